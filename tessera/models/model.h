@@ -22,7 +22,8 @@ struct Batch {
   // microbatch starts and does not change until the step ends. Undefined: only `tokens` can be used.
   at::Tensor early_tokens;
   nn::TokenLayout layout;
-  // Position of the batch's first token in the step's global batch. Only dropout uses this position.
+  // Position of the batch's first token in the step's global batch. Dropout and stochastic rounding use this
+  // position.
   std::int64_t first_token = 0;
 };
 

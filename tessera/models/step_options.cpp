@@ -10,7 +10,8 @@ nn::Context make_context(runtime::Program& program, const StepOptions& options, 
           .products = options.products,
           .scales = options.products.scaling == nn::Fp8Scaling::delayed ? &scales : nullptr,
           .split = options.split,
-          .dropout = {.options = options.dropout},
+          .dropout = options.dropout,
+          .random = {.seed = options.seed},
           .expert_room = room};
 }
 

@@ -3,6 +3,7 @@
 #include "tessera/nn/delayed_scales.h"
 #include "tessera/nn/experts/expert_room.h"
 #include "tessera/nn/layers/dropout.h"
+#include "tessera/nn/random_state.h"
 #include "tessera/nn/recompute.h"
 #include "tessera/nn/token_split.h"
 #include "tessera/runtime/program.h"
@@ -22,7 +23,8 @@ struct Context {
   ProductOptions products;                        // options of the matrix products of layers
   DelayedScales* scales = nullptr;                // null: each matrix uses its own amax
   TokenSplit split = {};                    // distribution of tokens over the tp ranks, under sequence parallelism
-  DropoutState dropout = {};                // dropout of the microbatch that is running
+  DropoutOptions dropout = {};              // probabilities of dropout
+  RandomState random = {};                  // random numbers of the microbatch that is running
   const ExpertRoom* expert_room = nullptr;  // null: the memory has room for the rows of any choices
 
   // Returns whether activations have collectives over tp.

@@ -18,6 +18,10 @@ namespace tessera::nn {
 
 enum class Fp8Scaling : std::uint8_t { delayed, current };
 
+// How the gradients of nvfp4 products are rounded (quant/formats/stochastic_rounding.h). Inputs and weights are rounded
+// to nearest even.
+enum class GradientRounding : std::uint8_t { stochastic, nearest };
+
 // Options of the matrix products of layers. tp_chunks and tp_overlap apply to all products, the other options only to
 // products in number formats.
 struct ProductOptions {
@@ -26,6 +30,9 @@ struct ProductOptions {
   std::int64_t history = 16;  // number of earlier steps, at least 1
   quant::AmaxChoice choice = quant::AmaxChoice::greatest;
   int margin = 0;
+  // nvfp4: whether the operands of wgrad are transformed (quant/formats/hadamard.h), and how gradients are rounded.
+  bool hadamard = true;
+  GradientRounding rounding = GradientRounding::stochastic;
   // Number format in which activations and gradients are gathered over tp for a product: bf16, or fp8 for fp8 products.
   quant::Format tp_wire = quant::Format::bf16;
   // Under sequence parallelism: the largest number of chunks into which the tokens of a product are divided

@@ -10,6 +10,7 @@
 #include "tessera/base/json_file.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/models/registry.h"
+#include "tessera/settings/resume.h"
 #include "tessera/settings/text/parse.h"
 #include "tessera/telemetry/metric_summary.h"
 #include "tessera/telemetry/metrics.h"
@@ -114,6 +115,7 @@ MeasuredRun read_measured_run(const std::filesystem::path& folder) {
     throw InputError("{}: expected the settings of a run, with keys 'config' and 'model'", where);
   MeasuredRun run;
   settings::apply_json(run.config, stored["config"], where);
+  settings::complete_earlier_run(run.config);
   run.config.given = {"global_batch"};  // the file holds every setting, whether a user gave it or not
   run.model = models::parse_model_config(stored["model"], where);
   const std::vector<telemetry::StepMetrics> all =

@@ -37,7 +37,7 @@ DryModel::DryModel(runtime::Program& program, const DryOptions& options)
 
 void DryModel::microbatch(bool trains) {
   const at::AutoGradMode gradients(trains);
-  context_.dropout.step = trains ? &number_ : nullptr;
+  context_.random.step = trains ? &number_ : nullptr;
   program_.begin_microbatch();
   const nn::Loss loss = model_->forward(dry_batch(sequences_, seq_len_), trains ? 1.0 : 0.0);
   if (trains) loss.objective.backward();

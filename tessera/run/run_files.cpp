@@ -108,7 +108,7 @@ void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, or
   json["gemm_format"] = telemetry::name_in_run(run->formats.products, run->dtype);
   if (!run->formats.product_rules.empty()) json["gemm_rules"] = run->formats.product_rules.text;
   for (const settings::Setting& setting : settings::settings())
-    if (setting.is_of_fp8_products() && !settings::is_without_meaning(run.stored(), setting))
+    if (setting.is_of_products() && !settings::is_without_meaning(run.stored(), setting))
       json[std::string(setting.name)] = settings::value_of(run.stored(), setting);
   json["flops"] = telemetry::by_format(totals.flops_by_format, run->dtype);
   json["products_by_kernel"] = telemetry::products_by_kernel(totals, run->dtype);

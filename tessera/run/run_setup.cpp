@@ -189,6 +189,7 @@ RunSetup resolved_setup(Start& start, const RunPlaces& places) {
     config = merged.config;
     if (merged.keeps_mesh) check_kept_mesh(config, places, where);
     for (const std::string& change : merged.changes) start.notes.push_back("changed on resume: " + change);
+    if (!merged.note.empty()) start.notes.push_back(merged.note);
   }
   if (config.model.empty() && state.contains("model")) config.model = name_of_model(state, where);
   if (config.model.empty()) config.model = config.init;

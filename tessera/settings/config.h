@@ -54,6 +54,10 @@ struct FormatSettings {
   quant::Format products = quant::Format::bf16;  // of matrix products
   FormatRules product_rules;
   GemmKernels kernels = GemmKernels::automatic;
+  // ProductOptions::hadamard and ProductOptions::rounding. Absent: their defaults. Runs without nvfp4 products have no
+  // values.
+  std::optional<bool> nvfp4_hadamard;
+  std::optional<nn::GradientRounding> nvfp4_rounding;
 };
 
 // Defaults are those of the command line. settings.h has the table of keys: a key names a setting in JSON, and its flag
@@ -82,12 +86,13 @@ struct TrainConfig {
   quant::DType dtype = quant::DType::fp32;
   std::optional<quant::DType> grad_wire;  // absent: dtype
   FormatSettings formats;
-  nn::ProductOptions products;  // without tp_chunks and tp_overlap, which are settings below
+  // Without tp_chunks, tp_overlap, hadamard and rounding, which are other settings.
+  nn::ProductOptions products;
 
   train::LrSchedule rates{.schedule_steps = -1};  // schedule_steps: -1: the value of `steps`
   ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings
   double clip = 1.0;                              // largest norm of the gradient
-  nn::DropoutOptions dropout;                     // without the seed, which is a setting above
+  nn::DropoutOptions dropout;
 
   bool mask_documents = false;
   RecomputeSetting recompute = RecomputeSetting::none;

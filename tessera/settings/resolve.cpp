@@ -101,6 +101,7 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.mesh.has_unused_places()) check_reduced_groups(config);
   if (config.expert_bias_rate < 0) config.expert_bias_rate = sizes.has_router_bias ? 0.001 : 0.0;
   check_formats(config, model);
+  complete_recipe(config.formats);
   return config;
 }
 

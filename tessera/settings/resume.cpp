@@ -5,6 +5,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/models/registry.h"
+#include "tessera/settings/resolve/formats.h"
 #include "tessera/settings/resolve/needs.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/text/parse.h"
@@ -40,13 +41,34 @@ bool is_kept(const Setting& setting, const TrainConfig& command, const KeptMesh&
   return mesh.shape || (setting.on_resume != OnResume::mesh && setting.on_resume != OnResume::places);
 }
 
+// Returns a line about the settings of nvfp4 products that an earlier run did not store; empty if they have no effect.
+std::string note_of_recipe(const TrainConfig& command, const TrainConfig& merged) {
+  std::string note;
+  for (const Setting& setting : settings())
+    if (setting.needs == Needs::nvfp4_products && !is_given(command, setting) && !is_without_meaning(merged, setting)) {
+      const json value = value_of(merged, setting);
+      note += fmt::format("{}{} {}", note.empty() ? "the stored run has an earlier recipe of nvfp4 products: " : ", ",
+                          flag_of(setting.name), value.is_boolean() ? "off" : value.get<std::string>());
+    }
+  return note;
+}
+
 }  // namespace
+
+bool complete_earlier_run(TrainConfig& stored) {
+  FormatSettings& formats = stored.formats;
+  if (formats.nvfp4_hadamard || !has_format(policies_of(formats).products, quant::Format::nvfp4)) return false;
+  formats.nvfp4_hadamard = false;
+  formats.nvfp4_rounding = nn::GradientRounding::nearest;
+  return true;
+}
 
 MergedConfig merge_stored(const TrainConfig& command, const json& stored, const std::string& where, bool has_trained) {
   TrainConfig before;
   apply_json(before, stored, where);
   MergedConfig merged{
-      .config = command, .changes = {}, .keeps_mesh = false, .stored_mesh = {}, .has_trained = has_trained};
+      .config = command, .changes = {}, .note = {}, .keeps_mesh = false, .stored_mesh = {}, .has_trained = has_trained};
+  const bool lacks_recipe = complete_earlier_run(before);
   if (before.given.contains("ranks")) merged.stored_mesh = mesh_text(before.mesh);
   const bool keeps_shape = !merged.stored_mesh.empty() && !is_any_given(command, OnResume::mesh);
   merged.keeps_mesh = keeps_shape && !is_any_given(command, OnResume::places);
@@ -64,6 +86,7 @@ MergedConfig merge_stored(const TrainConfig& command, const json& stored, const 
         is_without_meaning(merged.config, setting))
       setting.field.copy(merged.config, command);
   merged.config.given = command.given;
+  if (lacks_recipe) merged.note = note_of_recipe(command, merged.config);
   for (const Setting& setting : settings()) {
     if (setting.name == "resume" || setting.name == "out") continue;
     const json old_value = value_of(before, setting), new_value = value_of(merged.config, setting);

@@ -13,10 +13,15 @@ namespace tessera::settings {
 struct MergedConfig {
   TrainConfig config;                // not resolved yet
   std::vector<std::string> changes;  // differences from the stored run, one line each: "--gtp: 2 -> 3"
+  std::string note;                  // a line about settings that the stored run lacks; may be empty
   bool keeps_mesh = false;           // whether the mesh, with its unused places, equals the stored mesh
   std::string stored_mesh;           // mesh_text of the stored run; empty if the run did not store its ranks
   bool has_trained = true;  // whether the settings are those of a checkpoint; false: of a run without checkpoints
 };
+
+// Sets the settings that runs of earlier versions did not store. Such a run with nvfp4 products did not transform
+// operands and rounded gradients to nearest. `stored` is the result of apply_json. Returns whether `stored` changed.
+bool complete_earlier_run(TrainConfig& stored);
 
 // Merges the settings of a stored run with a new command line. `command`: the result of parse_train_flags, not
 // resolved. `stored`: to_json of the resolved settings of the run that wrote the checkpoint. Setting::on_resume

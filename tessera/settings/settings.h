@@ -72,12 +72,13 @@ constexpr Commands operator|(Commands a, Commands b) {
   return a;
 }
 
-// The condition under which a setting has a meaning. Settings of fp8 products are refused without such products, and
-// summary.json shows them.
+// The condition under which a setting has a meaning. Settings of fp8 and nvfp4 products are refused without such
+// products, and summary.json shows them.
 enum class Needs : std::uint8_t {
   nothing,
   fp8_products,
-  delayed_scaling,      // fp8 products with delayed scaling
+  delayed_scaling,  // fp8 products with delayed scaling
+  nvfp4_products,
   divided_tokens,       // tp ranks that divide the tokens
   fp8_tokens,           // fp8 products and tp ranks that divide the tokens
   nodes,                // --reduce-order hierarchical
@@ -94,6 +95,7 @@ struct Setting {
   Needs needs = Needs::nothing;
 
   bool is_of_fp8_products() const { return needs == Needs::fp8_products || needs == Needs::delayed_scaling; }
+  bool is_of_products() const { return is_of_fp8_products() || needs == Needs::nvfp4_products; }
 };
 
 std::span<const Setting> settings();

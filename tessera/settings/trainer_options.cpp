@@ -29,7 +29,10 @@ runtime::RuntimeOptions runtime_options(const ResolvedRun& run) {
 }
 
 nn::ProductOptions product_options(const ResolvedRun& run) {
+  const nn::ProductOptions defaults;
   nn::ProductOptions options = run->products;
+  options.hadamard = run->formats.nvfp4_hadamard.value_or(defaults.hadamard);
+  options.rounding = run->formats.nvfp4_rounding.value_or(defaults.rounding);
   options.tp_chunks = tp_chunks_of(run.stored());
   options.tp_overlap = run.overlaps_tp();
   return options;
@@ -89,8 +92,6 @@ models::StepOptions step_options(const ResolvedRun& run, nn::BlockRecompute reco
   shard::RankLayout layout = nn::rank_layout(run.degrees());
   runtime::RuntimeOptions runtime = runtime_options(run);
   const nn::ProductOptions products = product_options(run);
-  nn::DropoutOptions dropout = run->dropout;
-  dropout.seed = run->seed;
   return {.build = builder_of(run),
           .layout = std::move(layout),
           .types = types_of(run),
@@ -98,7 +99,8 @@ models::StepOptions step_options(const ResolvedRun& run, nn::BlockRecompute reco
           .recompute = std::move(recompute),
           .runtime = std::move(runtime),
           .products = products,
-          .dropout = dropout,
+          .dropout = run->dropout,
+          .seed = run->seed,
           .expert_bias_rate = std::max(run->expert_bias_rate, 0.0),
           .expert_room = expert_room_of(run)};
 }

@@ -18,8 +18,8 @@ struct StepInput {
   std::vector<int> microbatches_by_replica = {};
   std::int64_t tokens = 0;                             // number of unmasked targets of the step over all ranks
   std::function<models::Batch(int microbatch)> batch;  // returns this rank's block for a microbatch
-  // The number of the step in the run, starting at 1. Only dropout uses this number. A repeated step has the same
-  // number.
+  // The number of the step in the run, starting at 1. Dropout and stochastic rounding use this number. A repeated step
+  // has the same number.
   std::int64_t step = 1;
 };
 

@@ -49,12 +49,12 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
   const auto host_buffer = [&](std::size_t bytes) {
     return parallel_.is_asynchronous() ? base::Buffer::pinned(bytes) : base::Buffer(bytes);
   };
-  for (Pending& pending : steps_) pending.clip = host_buffer(sizeof(ops::Clip));
-  if (options.step.expert_room > 0) make_expert_room();
-  if (options_.step.dropout.drops()) {
-    for (Pending& pending : steps_) pending.number = host_buffer(sizeof(std::int64_t));
-    number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  for (Pending& pending : steps_) {
+    pending.clip = host_buffer(sizeof(ops::Clip));
+    pending.number = host_buffer(sizeof(std::int64_t));
   }
+  number_ = base::Buffer(sizeof(std::int64_t), parallel_.device);
+  if (options.step.expert_room > 0) make_expert_room();
 }
 
 void Trainer::make_expert_room() {
@@ -114,7 +114,7 @@ const models::Batch& Trainer::pin(const models::Batch& batch, int microbatch, Pe
 
 std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale) {
   std::vector<at::Tensor> losses;
-  if (options_.step.dropout.drops()) context_.dropout.step = number_.as<std::int64_t>().data();
+  context_.random.step = number_.as<std::int64_t>().data();
   for (int microbatch = 0; microbatch < microbatches; ++microbatch) {
     runtime_.program().begin_microbatch();
     const nn::Loss loss = model_->forward(batches(microbatch), scale);
@@ -122,13 +122,12 @@ std::vector<at::Tensor> Trainer::run_microbatches(int microbatches, const StepGr
     loss.objective.backward();
     runtime_.program().end_microbatch();
   }
-  context_.dropout.step = nullptr;  // evaluations use no dropout
+  context_.random.step = nullptr;  // nothing is random in evaluations
   runtime_.program().end_step();
   return losses;
 }
 
 void Trainer::set_number(std::int64_t step, Pending& pending) {
-  if (!options_.step.dropout.drops()) return;
   // The previous copy from this buffer has finished, because the step that used it has finished.
   pending.number.as<std::int64_t>()[0] = step;
   parallel_.kernels().copy(pending.number.data(), number_.data(), sizeof(std::int64_t));

@@ -115,7 +115,7 @@ class Trainer {
     LossSum losses;
     base::Fence summed;   // done when the sum of losses is complete
     base::Buffer clip;    // ops::Clip; in pinned memory for a GPU
-    base::Buffer number;  // with dropout: StepInput::step; in pinned memory for a GPU
+    base::Buffer number;  // StepInput::step; in pinned memory for a GPU
     // By microbatch: the samples in pinned memory, from which a GPU copies.
     std::vector<base::Buffer> pinned;
     std::vector<models::Batch> samples;
@@ -126,8 +126,8 @@ class Trainer {
   };
   // Copies a microbatch to pinned memory, from which a GPU can copy while the host continues.
   static const models::Batch& pin(const models::Batch& batch, int microbatch, Pending& pending);
-  // With dropout, copies the number of the step to the device. Kernels read the number from device memory, so each
-  // launch of a graph uses the number of its step.
+  // Copies the number of the step to the device. Kernels with random numbers read the number from device memory, so
+  // each launch of a graph uses the number of its step.
   void set_number(std::int64_t step, Pending& pending);
   // Runs the step up to end_step. Returns the loss of each microbatch.
   std::vector<at::Tensor> run_microbatches(int microbatches, const StepGraph::Batches& batches, double scale);
@@ -158,7 +158,7 @@ class Trainer {
   std::array<Pending, kMaxPending> steps_;
   std::unique_ptr<StepGraph> graph_;  // null: no graph is captured yet
   std::int64_t graph_steps_ = 0;
-  base::Buffer number_;  // with dropout: the number of the current step, in device memory
+  base::Buffer number_;  // the number of the current step, in device memory
   LossSum evaluated_;
   int oldest_ = 0, pending_ = 0;
   base::Fence counted_from_;   // a timed fence at which StepResult::seconds of the oldest pending step starts

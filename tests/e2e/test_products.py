@@ -5,7 +5,8 @@ import json
 import unittest
 
 from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
-from program import metrics, run, tessera
+from program import MPIRUN, bits, metrics, run, tessera
+from refusals import read_manifest, write_manifest
 from summary import run_cases
 
 # (product format, wire format). A product reads the gathered weight directly or decoded, or quantizes it again after unpacking.
@@ -13,6 +14,7 @@ PAIRS = (("fp8", "fp8"), ("fp8", "nvfp4"), ("fp8_block", "fp8_block"), ("fp8_blo
          ("mxfp8", "mxfp8"), ("nvfp4", "nvfp4"), ("nvfp4", "mxfp8"))
 PARALLEL = ("--sequence-parallel", "on")
 CURRENT = ("--fp8-scaling", "current")
+PLAIN = ("--nvfp4-hadamard", "off", "--nvfp4-rounding", "nearest")
 
 
 class Products(FormatRuns, unittest.TestCase):
@@ -62,6 +64,37 @@ class Products(FormatRuns, unittest.TestCase):
         self.assertEqual({}, codes["weights_quantized_at_use"])
         self.assertEqual(0, codes["demand_gathers"])
 
+    def test_the_recipe_of_nvfp4(self):
+        """Each part of the recipe changes the gradients, and neither part changes the forward pass of the first step. Processes and
+        threads have the same random numbers."""
+        runs = {more: self.products("recipe" + "".join(more), (2, 1, 1), "nvfp4", "nvfp4", *PARALLEL, *more)["steps"]
+                for more in ((), PLAIN[:2], PLAIN[2:], PLAIN)}
+        self.assertEqual((1, 4), tuple(len({steps[0][value] for steps in runs.values()}) for value in (1, 2)), runs)
+        if MPIRUN:
+            processes = self.train("recipe-mpi", (2, 1, 1), "nvfp4", "--gemm-format", "nvfp4", *PARALLEL, backend="mpi")
+            self.assertEqual(runs[()], processes["steps"])
+        for name, expected in (("recipe", (True, "stochastic")), ("recipe" + "".join(PLAIN), (False, "nearest"))):
+            config = json.loads((self.folder / name / "config.json").read_text())["config"]
+            for found in (config, self.summary(name)):
+                self.assertEqual(expected, (found["nvfp4_hadamard"], found["nvfp4_rounding"]))
+        self.products("no-recipe", (1, 1, 1), "bf16", "bf16")
+        self.assertNotIn("nvfp4_rounding", self.summary("no-recipe"))
+
+    def test_an_earlier_run_continues_without_the_recipe(self):
+        """Runs of earlier versions stored neither part of the recipe and had neither."""
+        flags = ("--gemm-format", "nvfp4", *PLAIN)
+        whole = self.train("plain-whole", (1, 1, 1), "nvfp4", *flags)
+        self.train("plain-part", (1, 1, 1), "nvfp4", "--schedule-steps", STEPS, *flags, steps=2)
+        step = self.folder / "plain-part" / "checkpoints" / "step-00000002"
+        manifest = read_manifest(step)
+        for key in ("nvfp4_hadamard", "nvfp4_rounding"):
+            del manifest["state"]["config"][key]
+        write_manifest(manifest, step)
+        out = self.folder / "plain-rest"
+        said = tessera("train", "--resume", step, "--steps", STEPS, "--out", out)
+        self.assertEqual(1, said.count("--nvfp4-hadamard off, --nvfp4-rounding nearest"), said)
+        self.assertEqual(whole["tensors"], bits(out)["tensors"])
+
     def test_recomputation_does_not_change_the_result(self):
         for turn, (product, wire) in enumerate((("fp8", "fp8"), ("nvfp4", "nvfp4"), ("mxfp8", "mxfp8"), ("nvfp4", "bf16"))):
             self.same(product, wire, *chosen([[(2, 1, 1), *PARALLEL], *([(2, 1, 1), *PARALLEL, "--recompute", policy]
@@ -102,7 +135,7 @@ class Products(FormatRuns, unittest.TestCase):
 
     def test_a_resumed_run_has_the_bits_of_the_whole_run(self):
         stateless = (("fp8", "fp8", CURRENT), ("fp8_block", "fp8", ())) if FULL else ()
-        for product, wire, more in (("fp8", "fp8", ()), ("mxfp8", "mxfp8", ()), *stateless):
+        for product, wire, more in (("fp8", "fp8", ()), ("mxfp8", "mxfp8", ()), ("nvfp4", "nvfp4", ()), *stateless):
             self.check_resumed(f"{product}-{len(more)}", wire, "--gemm-format", product, *more)
 
     def resumed(self, name, *more):
@@ -157,6 +190,10 @@ class Products(FormatRuns, unittest.TestCase):
         self.refused("--gemm-format", "fp8_block", "--fp8-scaling", "current", wire="bf16",
                      expect=["--fp8-scaling", "--gemm-format fp8"])
         self.refused(*gemm, "--fp8-history", 0, wire="bf16", expect=["--fp8-history", "1"])
+        for more in (PLAIN[:2], PLAIN[2:], ("--nvfp4-hadamard", "on"), ("--nvfp4-rounding", "stochastic")):
+            for formats in ((), gemm, ("--gemm-format", "mxfp8")):
+                self.refused(*formats, *more, wire="nvfp4", expect=[f"{more[0]}: got ", "expected it with --gemm-format nvfp4"])
+        self.refused("--gemm-format", "nvfp4", "--nvfp4-rounding", "up", wire="bf16", expect=["--nvfp4-rounding", "stochastic, nearest"])
         for product in FORMATS:
             self.refused("--gemm-format", product, dtype="fp32", wire="bf16", expect=["--gemm-format", product, "--dtype bf16"])
             self.refused("--gemm-format", product, "--gemm-kernels", "native", wire="bf16",

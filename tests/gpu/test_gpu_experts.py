@@ -144,6 +144,21 @@ class GpuExperts(unittest.TestCase):
                 for key, bound in LIKE["bf16"].items():
                     self.assertAlmostEqual(ours[key], theirs[key], delta=4 * bound * theirs[key], msg=(name, ours["step"], key))
 
+    def kernels(self, experts, wire):
+        """Returns the number of kernels by name in two steps of a model with this number of experts."""
+        model, profile = self.folder / f"experts-{experts}.json", self.folder / f"kernels-{experts}-{wire}.json"
+        model.write_text(json.dumps(json.loads(self.whole.read_text()) | {"num_local_experts": experts}))
+        tessera("bench", "step", "--backend", "nccl", "--model", model, "--seq-len", 64, "--dtype", "bf16", "--wire-format", wire,
+                "--steps", 2, "--profile", profile)
+        return collections.Counter(event["name"] for event in json.loads(profile.read_text())["traceEvents"] if event.get("cat") == "kernel")
+
+    def test_launches_do_not_depend_on_the_number_of_experts(self):
+        """Casts, unpacking and updates of 128 experts need as many kernels as those of 8."""
+        for wire in ("nvfp4", "fp8"):
+            few, many = self.kernels(8, wire), self.kernels(128, wire)
+            self.assertGreater(few.total(), 0)
+            self.assertEqual(few.total(), many.total(), {name: (few[name], many[name]) for name in few | many if few[name] != many[name]})
+
     def test_one_hardware_queue(self):
         """With one hardware queue, work may wait for all work that its host has enqueued before. The orders of all ranks agree, so
         no step stops. Weights, gradients, rows of experts and activations travel, within a graph and outside of it."""

@@ -261,6 +261,17 @@ class GpuFlags(unittest.TestCase):
         self.check_like_cpus(*runs)
         self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting does not change the result")
 
+    def test_nvfp4_recipe(self):
+        """Each part of the recipe gives the same bits over gtp, with poison, in chunks and with a graph, and is close to CPUs."""
+        parts = (("--nvfp4-hadamard", "on", "--nvfp4-rounding", "stochastic"), ("--nvfp4-hadamard", "off"),
+                 ("--nvfp4-rounding", "nearest"), ("--nvfp4-hadamard", "off", "--nvfp4-rounding", "nearest"))
+        runs = [Run((1, 1, 1), (*NVFP4, *part), model="odd") for part in parts]
+        self.check_same(*([run, run.plus(*GRAPH), run.plus(*GRAPH, *POISON, mesh=(1, 2, 1))] for run in runs))
+        chunks = Run((2, 1, 1), (*NVFP4, *parts[0], *SPLIT, "--tp-chunks", 2))
+        self.check_same([chunks.plus(*WHOLE), chunks.plus(*OVERLAP, *GRAPH, *POISON, mesh=(2, 2, 1))])
+        self.check_like_cpus(*runs, chunks.plus(*WHOLE))
+        self.assertEqual(len(runs), len({str(self.done[run]) for run in runs}), "a setting does not change the result")
+
     def test_format_rules(self):
         """Tests layers with other formats, for each pass and for products."""
         runs = [Run((1, 1, 1), flags) for flags in

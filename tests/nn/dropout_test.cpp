@@ -17,11 +17,12 @@ namespace {
 
 constexpr std::int64_t kDroppedWidth = 6, kDroppedInner = 5, kDroppedStep = 3,
                        kDroppedFirst = 40;  // kDroppedFirst: logical token of the microbatch
-const DropoutOptions kDropped{.hidden = 0.3, .embedding = 0.6, .seed = 11};
+const DropoutOptions kDropped{.hidden = 0.3, .embedding = 0.6};
+constexpr std::uint64_t kDropoutSeed = 11;
 
 // The logical factors of a site, from the definition in ops/dropout.h.
 at::Tensor logical_factors(std::uint32_t site, std::int64_t tokens, std::int64_t columns) {
-  const std::uint64_t key = kDropped.seed ^ 0x64726F706F757431u;
+  const std::uint64_t key = kDropoutSeed ^ 0x64726F706F757431u;
   const double least = std::floor((site == 0 ? kDropped.embedding : kDropped.hidden) * 0x1p32);
   at::Tensor factors = at::empty({tokens, columns}, at::kDouble);
   for (std::int64_t token = 0; token < tokens; ++token)
@@ -39,8 +40,8 @@ at::Tensor logical_factors(std::uint32_t site, std::int64_t tokens, std::int64_t
 // Sets the state of a microbatch as the trainer and the model do.
 void begin_dropout(Context& context, std::int64_t tokens) {
   static constexpr std::int64_t step = kDroppedStep;
-  context.dropout = {
-      .options = kDropped, .step = &step, .first_token = kDroppedFirst + context.own_tokens(tokens).begin};
+  context.random = {
+      .seed = kDropoutSeed, .step = &step, .first_own_token = kDroppedFirst + context.own_tokens(tokens).begin};
 }
 
 Norm dropping(Norm norm, std::uint32_t site) {
@@ -140,11 +141,11 @@ TEST(InputDropout, ABlockMatchesItsFormulasUnderEveryPolicy) {
 }
 
 TEST(InputDropout, NothingIsDroppedWithoutAStep) {
-  EXPECT_FALSE(dropout_of({.options = kDropped}, input_dropout(kDropped, 1)).drops());
+  EXPECT_FALSE(dropout_of({}, input_dropout(kDropped, 1)).drops());
   const std::int64_t step = 1;
-  EXPECT_TRUE(dropout_of({.options = kDropped, .step = &step}, input_dropout(kDropped, 1)).drops());
-  EXPECT_FALSE(dropout_of({.options = {}, .step = &step}, input_dropout({.embedding = 0.5}, 1)).drops());
-  EXPECT_TRUE(dropout_of({.options = {}, .step = &step}, input_dropout({.embedding = 0.5}, 0)).drops());
+  EXPECT_TRUE(dropout_of({.step = &step}, input_dropout(kDropped, 1)).drops());
+  EXPECT_FALSE(dropout_of({.step = &step}, input_dropout({.embedding = 0.5}, 1)).drops());
+  EXPECT_TRUE(dropout_of({.step = &step}, input_dropout({.embedding = 0.5}, 0)).drops());
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/aten_types.h"
+#include "tessera/quant/formats/hadamard.h"
 #include "tessera/runtime/runtime.h"
 #include "tests/nn/layer_check.h"
 
@@ -28,6 +29,9 @@ namespace tessera::nn {
 namespace {
 
 using quant::Format;
+
+constexpr std::uint64_t kRoundingSeed = 11;
+constexpr std::int64_t kRoundingStep = 3, kFirstRounded = 40;  // kFirstRounded: logical token of the microbatch
 
 struct FormatCase {
   bool is_column = true;  // column-parallel, or else row-parallel
@@ -42,10 +46,12 @@ struct FormatCase {
 };
 
 std::string name_of(const FormatCase& how) {
-  return fmt::format("{} {} tp{}{}{} {} {}", name_of(how.product), how.is_column ? "column" : "row", how.tp,
+  return fmt::format("{} {} tp{}{}{} {} {}{}{}", name_of(how.product), how.is_column ? "column" : "row", how.tp,
                      how.sequence_parallel ? " sequence_parallel" : "",
                      how.products.tp_wire == Format::fp8 ? " fp8 wire" : "", name_of(how.policy),
-                     how.products.recipe == quant::Fp8Recipe::hybrid ? "hybrid" : "e4m3");
+                     how.products.recipe == quant::Fp8Recipe::hybrid ? "hybrid" : "e4m3",
+                     how.products.hadamard ? " transform" : "",
+                     how.products.rounding == GradientRounding::stochastic ? " stochastic" : "");
 }
 
 // Covers every sharding of the layer. With tp 3, rank 1 has no part of the weight.
@@ -121,8 +127,30 @@ struct LinearProducts {
 // The multipliers of x (input) and dy (gradient). nullopt: computed from the matrices' own amaxes.
 using Multipliers = std::optional<std::array<float, 2>>;
 
+// Returns how the logical matrix is quantized in nvfp4. A gradient is rounded as `part`.
+ops::Quantization nvfp4_quantization(const FormatCase& how, OperandKind kind, const at::Tensor& matrix,
+                                     std::uint32_t part) {
+  ops::Quantization as{.encoding = quant::input_encoding(Format::nvfp4)};
+  as.transform = how.products.hadamard;
+  at::Tensor by_columns = matrix;
+  if (as.transform) {
+    const quant::Extent extent{.rows = matrix.size(0), .cols = matrix.size(1)};
+    by_columns = at::empty({quant::transformed_extent(extent).rows, extent.cols}, at::kBFloat16);
+    transform_columns(static_cast<const quant::bfloat16*>(matrix.const_data_ptr()), extent,
+                      static_cast<quant::bfloat16*>(by_columns.mutable_data_ptr()));
+  }
+  as.whole = {ops::whole_scale(as.encoding, ops::amax_of(matrix)),
+              ops::whole_scale(as.encoding, ops::amax_of(by_columns))};
+  if (kind == OperandKind::gradient && how.products.rounding == GradientRounding::stochastic)
+    as.rounding = {.key = quant::rounding_key({.seed = kRoundingSeed, .parameter = "weight", .part = part}),
+                   .step = &kRoundingStep,
+                   .first_token = kFirstRounded};
+  return as;
+}
+
 ops::Operands operands_of(const FormatCase& how, OperandKind kind, const at::Tensor& matrix,
                           const Multipliers& multipliers) {
+  if (how.product == Format::nvfp4) return quantize(matrix, nvfp4_quantization(how, kind, matrix, /*part=*/0));
   const quant::Encoding encoding = kind == OperandKind::input
                                        ? quant::input_encoding(how.product)
                                        : quant::gradient_encoding(how.product, how.products.recipe);
@@ -159,6 +187,14 @@ at::Tensor sum_of_parts(const std::vector<LinearProducts>& ranks, at::Tensor Lin
   return sum.to(at::kBFloat16);
 }
 
+// Returns a rank's part of a gradient whose columns are sharded. In nvfp4 each rank has other random numbers.
+ops::Operands part_of_gradient(const FormatCase& how, const at::Tensor& gradient, const ops::Operands& whole,
+                               const layout::Range& part, int rank) {
+  if (how.product != Format::nvfp4) return narrowed(whole, 1, part);
+  return quantize(narrowed(gradient, 1, part),
+                  nvfp4_quantization(how, OperandKind::gradient, gradient, static_cast<std::uint32_t>(rank)));
+}
+
 // By rank, for all tokens.
 std::vector<LinearProducts> expected_products(const FormatCase& how, const LinearMatrices& matrices,
                                               const Multipliers& multipliers) {
@@ -168,7 +204,7 @@ std::vector<LinearProducts> expected_products(const FormatCase& how, const Linea
   for (int rank = 0; rank < how.tp; ++rank) {
     const layout::Range part = part_of_weight(how, rank);
     const ops::Operands own_x = how.is_column ? x : narrowed(x, 1, part),
-                        own_dy = how.is_column ? narrowed(dy, 1, part) : dy,
+                        own_dy = how.is_column ? part_of_gradient(how, matrices.dy, dy, part, rank) : dy,
                         own_weight = narrowed(weight, how.is_column ? 0 : 1, part);
     at::Tensor dw = at::empty({own_weight.rows.extent.rows, own_weight.rows.extent.cols}, at::kFloat);
     multiply_into(own_dy.columns, own_x.columns, dw, /*accumulate=*/false);
@@ -191,6 +227,7 @@ class FormatLinear {
         scales_(how.products, base::Device{}),
         context_{.program = runtime_.program(), .sequence_parallel = how.sequence_parallel, .products = how.products} {
     context_.policy = how.policy;
+    context_.random = {.seed = kRoundingSeed, .step = &kRoundingStep, .first_token = kFirstRounded};
     context_.scales = is_delayed ? &scales_ : nullptr;
     const layout::Range part = part_of_weight(how, context_.tp_rank());
     const auto parts = uneven_parts_of_weight();
@@ -385,8 +422,24 @@ TEST(LinearInFormats, MultipliesTheTilesOfItsMatrices) {
     for (FormatCase how : cases_of({.product = format, .tokens = tile + 6, .tile = tile, .exponent = exponent})) {
       how.in = 3 * tile + (how.is_column ? 10 : 0);
       how.out = 3 * tile + (how.is_column ? 0 : 10);
+      how.products.hadamard = false;
+      how.products.rounding = GradientRounding::nearest;
       on_format_ranks(how, /*is_delayed=*/false, [&](FormatLinear& linear) { expect_products(linear, how, {}, 1); });
     }
+}
+
+// The numbers of tokens are not multiples of 16, so the transform adds rows of zeros.
+TEST(LinearInFormats, TransformsOperandsOfWgradAndRoundsGradientsStochastically) {
+  for (const bool hadamard : {false, true})
+    for (const GradientRounding rounding : {GradientRounding::stochastic, GradientRounding::nearest})
+      for (FormatCase how : cases_of({.product = Format::nvfp4, .tokens = 38, .tile = 16, .exponent = 3})) {
+        how.products.hadamard = hadamard;
+        how.products.rounding = rounding;
+        how.products.tp_chunks = 2;
+        how.in = 48 + (how.is_column ? 10 : 0);
+        how.out = 48 + (how.is_column ? 0 : 10);
+        on_format_ranks(how, /*is_delayed=*/false, [&](FormatLinear& linear) { expect_products(linear, how, {}, 1); });
+      }
 }
 
 }  // namespace

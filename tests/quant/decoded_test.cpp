@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -109,6 +110,24 @@ TEST(ProductAlpha, IsOneOrTheProductOfTheNumbersOfBothMatrices) {
   // The product of both numbers exceeds fp32, but alpha does not.
   EXPECT_EQ(product_alpha(kOperandNvfp4, 1e22F, kOperandNvfp4, 3e22F),
             static_cast<float>(static_cast<double>(1e22F) * static_cast<double>(3e22F) / 7225344.0));
+}
+
+// The multiplier of the matrix is at most the largest float. Below an amax of 2688 / FLT_MAX = 7.9e-36, it is too
+// small, and values shrink by the factor amax / 7.9e-36. A value is rounded twice: its scale to 1/16, and its element
+// to 1/8.
+TEST(TinyOperands, OfNvfp4ShrinkBelowAnAmaxOf8e36) {
+  constexpr double kLeast = 2688 / static_cast<double>(std::numeric_limits<float>::max());
+  for (const float amax : {1e-30F, 1e-35F, 8e-36F, 7e-36F, 1e-36F, 3e-37F}) {
+    const std::vector<bfloat16> values(16, bfloat16(amax));
+    std::vector<bfloat16> result(16);
+    const auto whole = static_cast<float>(values[0]);
+    decode_operand({.values = values.data(), .matrix = {1, 16}, .encoding = kOperandNvfp4, .whole = whole},
+                   result.data());
+    const double value = static_cast<double>(static_cast<float>(result[0])) * static_cast<double>(whole) / 2688;
+    const double factor = std::min(1.0, static_cast<double>(whole) / kLeast);
+    EXPECT_NEAR(value, factor * static_cast<double>(whole), (1.0 / 16 + 1.0 / 8) * factor * static_cast<double>(whole))
+        << amax;
+  }
 }
 
 const std::vector<Extent>& operand_extents() {

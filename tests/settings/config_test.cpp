@@ -13,6 +13,7 @@
 namespace tessera::settings {
 namespace {
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -405,6 +406,37 @@ TEST(Resolve, RefusesEmulatedProductsIfTheKernelsAreNative) {
                 HasSubstr(std::string("products in ") + format + ", which --backend local"));
   }
   for (const char* format : {"fp8", "fp8_block"}) EXPECT_NO_THROW(resolve("nccl", "native", "--gemm-format", format));
+}
+
+// Every given value is refused, also one that equals the default.
+TEST(Resolve, RefusesTheRecipeOfNvfp4WithoutSuchProducts) {
+  models::DecoderConfig config{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 128};
+  config.intermediate_size = config.head_dim = 8, config.num_heads = config.num_kv_heads = 1;
+  const models::LlamaConfig model(config);
+  const auto resolve = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--dtype", "bf16"});
+    return resolve_model(resolved(flags), model).formats;
+  };
+  for (const auto& [flag, value] : {std::pair{"--nvfp4-hadamard", "on"},
+                                    {"--nvfp4-hadamard", "off"},
+                                    {"--nvfp4-rounding", "stochastic"},
+                                    {"--nvfp4-rounding", "nearest"}})
+    for (const char* product : {"bf16", "fp8", "mxfp8"})
+      EXPECT_THAT(base::refusal([&] {
+                    resolve({"--gemm-format", product, flag, value});
+                  }),
+                  AllOf(HasSubstr(std::string(flag) + ": got "), HasSubstr("--gemm-format nvfp4")));
+  EXPECT_EQ(resolve({}).nvfp4_hadamard, std::nullopt);
+  EXPECT_EQ(resolve({"--wire-format", "nvfp4"}).nvfp4_rounding, std::nullopt);
+  for (const std::vector<std::string>& products :
+       {std::vector<std::string>{"--gemm-format", "nvfp4"}, {"--gemm-rules", "*.down.weight=nvfp4"}}) {
+    EXPECT_EQ(resolve(products).nvfp4_hadamard, true);
+    EXPECT_EQ(resolve(products).nvfp4_rounding, nn::GradientRounding::stochastic);
+  }
+  const FormatSettings off =
+      resolve({"--gemm-format", "nvfp4", "--nvfp4-hadamard", "off", "--nvfp4-rounding", "nearest"});
+  EXPECT_EQ(off.nvfp4_hadamard, false);
+  EXPECT_EQ(off.nvfp4_rounding, nn::GradientRounding::nearest);
 }
 
 TEST(Resolve, WarnsOfARateThatHasEnded) {

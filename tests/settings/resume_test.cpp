@@ -16,6 +16,7 @@
 namespace tessera::settings {
 namespace {
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -131,7 +132,9 @@ json other_values() {
           {"wire_format_backward", "mxfp8"},
           {"wire_rules_backward", "b=fp8"},
           {"gemm_format", "fp8"},
-          {"gemm_rules", "c=fp8"},
+          {"gemm_rules", "c=nvfp4"},
+          {"nvfp4_hadamard", false},
+          {"nvfp4_rounding", "nearest"},
           {"fp8_scaling", "delayed"},  // the settings of delayed scaling depend on it: "current" is tested below
           {"fp8_recipe", "e4m3"},
           {"fp8_history", 7},
@@ -199,6 +202,37 @@ TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   for (const char* name : {"fp8_history", "fp8_amax", "fp8_margin"}) current.erase(name);
   current["fp8_scaling"] = "current";
   EXPECT_EQ(merge_stored(parse({}), current, "c").config.products.scaling, nn::Fp8Scaling::current);
+}
+
+// Runs of earlier versions did not store the recipe of nvfp4 products. They had neither a transform nor random numbers.
+TEST(Resume, ContinuesNvfp4ProductsOfEarlierRunsWithoutTheRecipe) {
+  json before = stored({"--gemm-format", "nvfp4"});
+  before.erase("nvfp4_hadamard");
+  before.erase("nvfp4_rounding");
+  const auto formats_of = [](const MergedConfig& merged) { return merged.config.formats; };
+  const MergedConfig kept = merge_stored(parse({"--out", "o"}), before, "c");
+  EXPECT_EQ(formats_of(kept).nvfp4_hadamard, false);
+  EXPECT_EQ(formats_of(kept).nvfp4_rounding, nn::GradientRounding::nearest);
+  EXPECT_THAT(kept.changes, IsEmpty());
+  EXPECT_THAT(kept.note, AllOf(HasSubstr("--nvfp4-hadamard off"), HasSubstr("--nvfp4-rounding nearest")));
+  const MergedConfig changed = merge_stored(parse({"--out", "o", "--nvfp4-hadamard", "on"}), before, "c");
+  EXPECT_EQ(formats_of(changed).nvfp4_hadamard, true);
+  EXPECT_EQ(formats_of(changed).nvfp4_rounding, nn::GradientRounding::nearest);
+  EXPECT_THAT(changed.changes, ElementsAre("--nvfp4-hadamard: false -> true"));
+  EXPECT_THAT(changed.note, AllOf(Not(HasSubstr("--nvfp4-hadamard")), HasSubstr("--nvfp4-rounding nearest")));
+
+  // A later run stores the recipe. A run without nvfp4 products has no recipe.
+  before["nvfp4_hadamard"] = true;
+  before["nvfp4_rounding"] = "nearest";
+  const MergedConfig later = merge_stored(parse({"--out", "o"}), before, "c");
+  EXPECT_EQ(formats_of(later).nvfp4_hadamard, true);
+  EXPECT_EQ(later.note, "");
+  const MergedConfig without = merge_stored(parse({"--out", "o", "--gemm-format", "bf16"}), before, "c");
+  EXPECT_EQ(formats_of(without).nvfp4_hadamard, std::nullopt);
+  EXPECT_EQ(formats_of(without).nvfp4_rounding, std::nullopt);
+  const MergedConfig begins = merge_stored(parse({"--out", "o", "--gemm-format", "nvfp4"}), stored(), "c");
+  EXPECT_EQ(formats_of(begins).nvfp4_hadamard, std::nullopt);  // resolved to the default
+  EXPECT_EQ(begins.note, "");
 }
 
 // If a flag removes a setting, the settings that depend on it return to their defaults.

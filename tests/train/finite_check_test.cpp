@@ -26,12 +26,14 @@ struct Formats {
   Format wire = Format::bf16, products = Format::bf16;
   std::optional<Format> wire_backward;
   nn::Fp8Scaling scaling = nn::Fp8Scaling::delayed;
+  bool recipe = true;  // whether nvfp4 products have the transform and stochastic rounding
 };
 
 std::ostream& operator<<(std::ostream& out, const Formats& formats) {
   out << name_of(formats.wire) << " " << name_of(formats.products);
   if (formats.wire_backward) out << " backward " << name_of(*formats.wire_backward);
-  return out << (formats.scaling == nn::Fp8Scaling::current ? " current" : "");
+  return out << (formats.scaling == nn::Fp8Scaling::current ? " current" : "")
+             << (formats.recipe ? "" : " without recipe");
 }
 
 std::vector<Formats> all_formats() {
@@ -45,6 +47,7 @@ std::vector<Formats> all_formats() {
   for (const Format wire : {Format::bf16, Format::fp8, Format::nvfp4})
     all.push_back({.wire = wire, .products = Format::fp8, .scaling = nn::Fp8Scaling::current});
   all.push_back({.wire = Format::nvfp4, .products = Format::fp8_block});
+  all.push_back({.wire = Format::nvfp4, .products = Format::nvfp4, .recipe = false});
   all.push_back({.wire = Format::mxfp8, .wire_backward = Format::nvfp4});
   return all;
 }
@@ -66,6 +69,8 @@ RunOptions options_of(const Formats& formats, int gtp = 1) {
                      .products = formats.products,
                      .wire_backward = formats.wire_backward};
   options.product_options.scaling = formats.scaling;
+  options.product_options.hadamard = formats.recipe;
+  if (!formats.recipe) options.product_options.rounding = nn::GradientRounding::nearest;
   return options;
 }
 
@@ -201,7 +206,6 @@ TEST(NotFinite, AnEvaluationIsNaN) {
 TEST(NotFiniteOnCuda, SkipsEveryStep) {
   if (base::cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
   for (const Formats& formats : all_formats()) {
-    if (formats.products == Format::mxfp8 || formats.products == Format::nvfp4) continue;
     for (const bool graph : {false, true}) {
       RunOptions options = options_of(formats);
       options.on_gpu = true;

@@ -169,6 +169,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
                   .domain_of = options.domain_of},
       .products = options.product_options,
       .dropout = options.dropout,
+      .seed = options.seed,
       .expert_bias_rate = options.expert_bias_rate,
       .expert_room = options.expert_room};
   return {.step = std::move(step), .rule = options.rule, .clip = options.clip, .graph = options.graph};

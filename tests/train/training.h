@@ -50,6 +50,7 @@ struct RunOptions {
   std::optional<quant::Format> wire_backward;  // number format of backward weights; absent: `wire`
   nn::ProductOptions product_options;
   nn::DropoutOptions dropout;
+  std::uint64_t seed = 5;  // StepOptions::seed
   double clip = 1.0;
   double expert_bias_rate = 0, expert_capacity = 0;
   double expert_room = 0;  // StepOptions::expert_room

@@ -21,9 +21,10 @@ SCRIPTS = {
 LIMIT_S = 300
 # Limits of tests that take longer than 100 s on a fast host.
 LIMITS_S = {
-    "unit.ops": 400, "unit.nn": 400, "unit.train": 400, "gpus.a_step_allocates_no_memory_and_does_not_synchronize": 500,
+    "unit.ops": 580, "unit.nn": 580, "unit.train": 580, "gpus.a_step_allocates_no_memory_and_does_not_synchronize": 500,
     "rows.meshes_of_four_gpus": 500, "signals.ranks_that_share_a_gpu_stop_after_the_same_step": 500, "flags.activations_sent_as_fp8_codes": 500,
     "flags.products_over_tp": 400, "flags.decoded_products_over_tp": 400, "flags.products_in_chunks": 400, "flags.products_in_formats_and_chunks": 400, "flags.many_pieces": 400,
+    "flags.nvfp4_recipe": 400,
     "flags.unused_places": 400, "sanitizer.tokens_split_over_tp_stay_within_bounds": 400, "sanitizer.kernels_stay_within_bounds": 580,
     "sanitizer.kernels_have_no_races": 580}
 # Tests that need more GPUs than the other tests of their script.

@@ -146,7 +146,7 @@ nn::Norm Decoder::norm(schedule::ParameterId id) const {
 
 nn::Norm Decoder::stream_norm(schedule::ParameterId id, std::size_t site) const {
   nn::Norm result = norm(id);
-  result.dropout = nn::input_dropout(context_.dropout.options, static_cast<std::uint32_t>(site));
+  result.dropout = nn::input_dropout(context_.dropout, static_cast<std::uint32_t>(site));
   return result;
 }
 
@@ -178,20 +178,21 @@ nn::Experts Decoder::make_experts(const DecoderBlockIds& ids) const {
   return layers;
 }
 
-void Decoder::set_first_token(const Batch& batch) {
-  context_.dropout.first_token =
+void Decoder::set_first_tokens(const Batch& batch) {
+  context_.random.first_token = batch.first_token;
+  context_.random.first_own_token =
       batch.first_token + context_.own_tokens(batch.layout.batch * batch.layout.seq_len).begin;
 }
 
 Flow Decoder::begin(const Batch& batch) {
-  set_first_token(batch);
+  set_first_tokens(batch);
   return {.stream = {embed(context_, embedding_, batch.tokens, batch.early_tokens, anchor_), {}}, .terms = {}};
 }
 
 Flow Decoder::run(Flow flow, layout::Range blocks, const Batch& batch, nn::KeyValueCache* cache) {
   TESSERA_CHECK(blocks.begin >= 0 && blocks.begin <= blocks.end && blocks.end <= this->blocks(),
                 "blocks {} to {}, expected blocks below {}", blocks.begin, blocks.end, this->blocks());
-  set_first_token(batch);
+  set_first_tokens(batch);
   nn::TokenLayout layout = batch.layout;
   if (config_.experts) layout.counted = batch.targets.ge(0);
   for (auto layer = static_cast<std::size_t>(blocks.begin); layer < static_cast<std::size_t>(blocks.end); ++layer) {
@@ -209,7 +210,7 @@ Flow Decoder::run(Flow flow, layout::Range blocks, const Batch& batch, nn::KeyVa
 }
 
 at::Tensor Decoder::hidden(Flow flow, const Batch& batch) {
-  set_first_token(batch);
+  set_first_tokens(batch);
   return rms_norm(context_, norm_, flow.stream.h, flow.stream.residual);
 }
 

@@ -35,7 +35,7 @@ class Decoder final : public Model {
 
  private:
   // Sets the position of this rank's first token, which dropout reads.
-  void set_first_token(const Batch& batch);
+  void set_first_tokens(const Batch& batch);
   nn::Experts make_experts(const DecoderBlockIds& ids) const;
   // On a GPU in bf16, checks that the products of an expert have bits that do not depend on other experts. Throws Error
   // if the check fails.

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/nn/random_state.h"
 #include "tessera/ops/dropout.h"
 
 namespace tessera::nn {
@@ -11,7 +12,6 @@ namespace tessera::nn {
 struct DropoutOptions {
   double hidden = 0;     // probability for the outputs of attention and of the feed-forward part
   double embedding = 0;  // probability for the embeddings
-  std::uint64_t seed = 0;
 
   bool drops() const { return hidden > 0 || embedding > 0; }
 };
@@ -28,22 +28,13 @@ inline InputDropout input_dropout(const DropoutOptions& options, std::uint32_t s
   return {.probability = site == 0 ? options.embedding : options.hidden, .site = site};
 }
 
-// The state of a training step that determines the dropout masks. The trainer and the model set the state before each
-// microbatch. Backward of a microbatch runs before forward of the next microbatch, so both passes of a microbatch use
-// the same state.
-struct DropoutState {
-  DropoutOptions options;
-  // The number of the step, in device memory. Null: dropout is off, as in an evaluation.
-  const std::int64_t* step = nullptr;
-  std::int64_t first_token = 0;  // position in the step's global batch of this rank's first own token of the microbatch
-};
-inline ops::Dropout dropout_of(const DropoutState& state, const InputDropout& input) {
-  if (state.step == nullptr || input.probability == 0) return {};
+inline ops::Dropout dropout_of(const RandomState& random, const InputDropout& input) {
+  if (random.step == nullptr || input.probability == 0) return {};
   return {.probability = input.probability,
-          .seed = state.options.seed,
+          .seed = random.seed,
           .site = input.site,
-          .step = state.step,
-          .first_token = state.first_token};
+          .step = random.step,
+          .first_token = random.first_own_token};
 }
 
 }  // namespace tessera::nn

@@ -6,9 +6,11 @@
 
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
+#include "tessera/nn/nvfp4_recipe.h"
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/swiglu/swiglu_operand.h"
+#include "tessera/quant/formats/hadamard.h"
 
 namespace tessera::nn {
 
@@ -49,29 +51,40 @@ void take_greatest(Context& context, at::Tensor& amax, schedule::Pass pass, bool
   reduce_unrecorded(context, amax, comm::ReduceOp::max);
 }
 
-// shared: whether the tp ranks hold different parts of the matrix.
-ops::WholeScale scale_of(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& matrix,
-                         bool shared, schedule::Pass pass) {
+// A matrix of a layer before it is quantized.
+struct Unquantized {
+  const at::Tensor& matrix;
+  bool is_part = false;  // whether the tp ranks hold different parts of the logical matrix
+};
+
+ops::WholeScales scales_of(Context& context, const Weight& weight, OperandKind kind, const Unquantized& source,
+                           ops::Sides sides, schedule::Pass pass) {
   const Encoding encoding = encoding_of(context, weight, kind);
   if (!ops::needs_whole(encoding)) return {};
   if (const auto known = known_scale(context, weight, kind)) return *known;
-  at::Tensor amax = ops::amax_of(matrix);
-  if (shared) take_greatest(context, amax, pass, !is_delayed(context, weight, kind));
-  return ops::whole_scale(encoding, amax);
+  at::Tensor amaxes = ops::amaxes_of(source.matrix, sides, transforms_wgrad(context, weight));
+  if (source.is_part) take_greatest(context, amaxes, pass, !is_delayed(context, weight, kind));
+  return ops::whole_scales(encoding, amaxes);
 }
 
 ops::Quantization quantization(Context& context, const Weight& weight, OperandKind kind, ops::Sides sides,
-                               const ops::WholeScale& scale) {
+                               const ops::WholeScales& scales) {
   return {.encoding = encoding_of(context, weight, kind),
           .sides = sides,
-          .whole = scale,
-          .amax = place_of_amax(context, weight, kind)};
+          .whole = scales,
+          .amax = place_of_amax(context, weight, kind),
+          .transform = transforms_wgrad(context, weight)};
 }
 
-Factor quantized(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& matrix, bool shared,
-                 schedule::Pass pass, ops::Sides sides) {
-  const ops::WholeScale scale = scale_of(context, weight, kind, matrix, shared, pass);
-  return {.matrix = {}, .operands = quantize(matrix, quantization(context, weight, kind, sides, scale))};
+Factor quantized(Context& context, const Weight& weight, OperandKind kind, const Unquantized& source, ops::Sides sides,
+                 schedule::Pass pass) {
+  const ops::WholeScales scales = scales_of(context, weight, kind, source, sides, pass);
+  ops::Quantization as = quantization(context, weight, kind, sides, scales);
+  if (kind == OperandKind::gradient)
+    as.rounding = gradient_rounding(context, weight,
+                                    {.part = static_cast<std::uint32_t>(source.is_part ? context.tp_rank() : 0),
+                                     .first_token = context.random.first_token});
+  return {.matrix = {}, .operands = quantize(source.matrix, as)};
 }
 
 // Returns how to quantize a matrix whose scale is known before the matrix; nullopt if the scale is not known yet.
@@ -100,7 +113,8 @@ std::optional<TokenCodes> codes_of_tokens(Context& context, const Weight& weight
                                           const at::Tensor& own, schedule::Pass pass) {
   if (!travels_quantized(context, weight)) return std::nullopt;
   const Encoding encoding = encoding_of(context, weight, kind);
-  const ops::WholeScale scale = scale_of(context, weight, kind, own, /*shared=*/true, pass);
+  const ops::WholeScale scale =
+      scales_of(context, weight, kind, {.matrix = own, .is_part = true}, ops::Sides::rows, pass).rows;
   return TokenCodes{.own = ops::fp8_codes(own, encoding, scale, place_of_amax(context, weight, kind)),
                     .encoding = encoding,
                     .scale = scale};
@@ -120,7 +134,7 @@ std::function<Factor()> start_factor_of_tokens(Context& context, const Weight& w
   return [arriving, &context, &weight, kind, pass, sides]() -> Factor {
     const at::Tensor whole = arriving->take();
     if (weight.product == Format::bf16) return {.matrix = whole, .operands = {}};
-    return quantized(context, weight, kind, whole, /*shared=*/false, pass, sides);
+    return quantized(context, weight, kind, {.matrix = whole}, sides, pass);
   };
 }
 
@@ -132,7 +146,7 @@ Factor factor_of_tokens(Context& context, const Weight& weight, OperandKind kind
 Factor factor_of_columns(Context& context, const Weight& weight, OperandKind kind, const at::Tensor& part,
                          schedule::Pass pass, ops::Sides sides) {
   if (weight.product == Format::bf16) return {.matrix = part, .operands = {}};
-  return quantized(context, weight, kind, part, /*shared=*/true, pass, sides);
+  return quantized(context, weight, kind, {.matrix = part, .is_part = true}, sides, pass);
 }
 
 Factor factor_of_swiglu(Context& context, const Weight& weight, const at::Tensor& gate_up, schedule::Pass pass,
@@ -186,7 +200,9 @@ std::int64_t bytes_of_columns(const Factor& input) {
 }
 
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens) {
-  ops::Operand operand{.extent = {.rows = weight.cols, .cols = tokens},
+  quant::Extent matrix{.rows = tokens, .cols = weight.cols};
+  if (transforms_wgrad(context, weight)) matrix = transformed_extent(matrix);
+  ops::Operand operand{.extent = {.rows = matrix.cols, .cols = matrix.rows},
                        .encoding = encoding_of(context, weight, OperandKind::input)};
   (columns.data.is_cpu() ? operand.values : operand.codes) = columns.data;
   operand.scales = columns.scales;
@@ -195,7 +211,10 @@ Factor factor_of_kept(const Context& context, const Weight& weight, const KeptCo
 }
 
 std::int64_t tokens_of(const Factor& factor) {
-  return factor.matrix.defined() ? factor.matrix.size(0) : factor.operands.rows.extent.rows;
+  if (factor.matrix.defined()) return factor.matrix.size(0);
+  // Transformed columns have more tokens than the factor.
+  const ops::Operands& operands = factor.operands;
+  return operands.rows.defined() ? operands.rows.extent.rows : operands.columns.extent.cols;
 }
 
 namespace {
@@ -285,7 +304,7 @@ at::Tensor dgrad(Context& context, const Weight& weight, const Factor& dy, const
 
 void wgrad(Context& context, const Weight& weight, const Factor& dy, const Factor& x) {
   produce_gradient(context, weight, [&](at::Tensor& gradient, bool accumulate) {
-    count(context, weight, dy.matrix.defined() ? dy.matrix.size(0) : dy.operands.columns.extent.cols);
+    count(context, weight, tokens_of(dy));
     if (weight.product == Format::bf16)
       ops::gemm_wgrad(dy.matrix, x.matrix, gradient, accumulate);
     else

@@ -36,7 +36,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
 
 ops::RmsNorm norm_forward(Context& context, const Norm& norm, at::TensorList x, const at::Tensor& residual) {
   ConsumedWeight weight(context, norm.weight, context.pass);
-  return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps, dropout_of(context.dropout, norm.dropout));
+  return ops::rms_norm_forward(x, residual, weight.tensor(), norm.eps, dropout_of(context.random, norm.dropout));
 }
 
 at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& sum, const at::Tensor& rstd) {
@@ -47,7 +47,7 @@ at::Tensor recompute_norm(Context& context, const Norm& norm, const at::Tensor& 
 ops::RmsNormGradients norm_backward(Context& context, const Norm& norm, at::TensorList dy, const at::Tensor& dsum,
                                     const at::Tensor& sum, const at::Tensor& rstd) {
   ConsumedWeight weight(context, norm.weight, schedule::Pass::backward);
-  const ops::Dropout dropout = dropout_of(context.dropout, norm.dropout);
+  const ops::Dropout dropout = dropout_of(context.random, norm.dropout);
   if (!is_trainable(context, norm.weight)) {
     // The operator always computes the gradient of the weight.
     at::Tensor unused = at::empty({norm.weight.cols}, rstd.options());

@@ -1,16 +1,20 @@
 #include "tessera/ops/gemm/decoded_operand.h"
 
 #include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/gemm/gemm_device.h"
+#include "tessera/ops/gemm/operand.h"
 #include "tessera/ops/gemm/operand_parts.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/cuda_table.h"
 #include "tessera/quant/formats/decoded.h"
+#include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/hadamard.h"
 
 namespace tessera::ops {
 namespace {
@@ -38,14 +42,32 @@ Encoding encoding_of_side(const Encoding& by_rows, Sides side) {
   return side == Sides::rows ? by_rows : quant::by_columns(by_rows);
 }
 
+// Returns the extent of the matrix from which the operand of one side is quantized.
+Extent extent_of_side(const at::Tensor& matrix, const Quantization& as, Sides side) {
+  const Extent extent = extent_of(matrix);
+  return as.transform && side == Sides::columns ? quant::transformed_extent(extent) : extent;
+}
+const at::Tensor& amax_of_side(const Quantization& as, Sides side) {
+  return side == Sides::rows ? as.whole.rows.amax : as.whole.columns.amax;
+}
+
+at::Tensor transformed_on_host(const at::Tensor& matrix) {
+  const Extent extent = extent_of(matrix), transformed = quant::transformed_extent(extent);
+  at::Tensor result = make({transformed.rows, transformed.cols}, at::kBFloat16);
+  quant::transform_columns(data_of<quant::bfloat16>(matrix), extent, data_of<quant::bfloat16>(result));
+  return result;
+}
+
 Operand decoded_on_host(const at::Tensor& matrix, const Quantization& as, Sides side) {
-  const at::Tensor values = make({matrix.size(0), matrix.size(1)}, at::kBFloat16);
-  decode_operand({.values = data_of<quant::bfloat16>(matrix),
-                  .matrix = extent_of(matrix),
+  const at::Tensor source = as.transform && side == Sides::columns ? transformed_on_host(matrix) : matrix;
+  const at::Tensor values = make(source.sizes(), at::kBFloat16);
+  decode_operand({.values = data_of<quant::bfloat16>(source),
+                  .matrix = extent_of(source),
                   .encoding = encoding_of_side(as.encoding, side),
-                  .whole = number(as.whole.amax)},
+                  .whole = number(amax_of_side(as, side)),
+                  .rounding = as.rounding},
                  data_of<quant::bfloat16>(values));
-  return operand_of_values(values, as.encoding, side, as.whole.amax);
+  return operand_of_values(values, as.encoding, side, amax_of_side(as, side));
 }
 
 // GPU: returns the address of the amax of the operand's matrix; null if the operand has no amax.
@@ -53,19 +75,15 @@ const float* whole_number(const Operand& operand) {
   return operand.amax.defined() ? operand.amax.const_data_ptr<float>() : nullptr;
 }
 
-at::Tensor values_like(const at::Tensor& matrix) {
-  return make({matrix.size(0), matrix.size(1)}, at::kBFloat16, matrix.device());
-}
-
 // Returns the operand by columns of a matrix as codes and scales, without contents.
 Operand kept_codes(const at::Tensor& matrix, const Quantization& as) {
   const Encoding encoding = quant::by_columns(as.encoding);
-  const Extent stored = stored_extent(encoding, extent_of(matrix));
-  return {.extent = transposed(extent_of(matrix)),
+  const Extent extent = extent_of_side(matrix, as, Sides::columns), stored = stored_extent(encoding, extent);
+  return {.extent = transposed(extent),
           .encoding = as.encoding,
           .codes = make({data_bytes(encoding.element, stored.elements())}, at::kByte, matrix.device()),
           .scales = make({scale_extent(encoding, stored).elements()}, at::kByte, matrix.device()),
-          .amax = as.whole.amax};
+          .amax = as.whole.columns.amax};
 }
 
 // Square tiles serve both sides, so both operands have the same values.
@@ -75,16 +93,20 @@ bool is_square(const Encoding& encoding) {
 
 // GPU and dry run: returns the operands of a matrix without contents.
 Operands without_contents(const at::Tensor& matrix, const Quantization& as) {
+  const auto values = [&](Sides side) {
+    const Extent extent = extent_of_side(matrix, as, side);
+    return make({extent.rows, extent.cols}, at::kBFloat16, matrix.device());
+  };
   Operands result;
   if (has(as.sides, Sides::rows))
-    result.rows = operand_of_values(values_like(matrix), as.encoding, Sides::rows, as.whole.amax);
+    result.rows = operand_of_values(values(Sides::rows), as.encoding, Sides::rows, as.whole.rows.amax);
   if (!has(as.sides, Sides::columns)) return result;
-  if (as.sides == Sides::kept && !is_square(as.encoding)) {
+  if (as.sides == Sides::kept) {
     result.columns = kept_codes(matrix, as);
   } else {
     const bool shares = is_square(as.encoding) && result.rows.defined();
-    result.columns = operand_of_values(shares ? result.rows.values : values_like(matrix), as.encoding, Sides::columns,
-                                       as.whole.amax);
+    result.columns = operand_of_values(shares ? result.rows.values : values(Sides::columns), as.encoding,
+                                       Sides::columns, as.whole.columns.amax);
   }
   return result;
 }
@@ -99,13 +121,15 @@ quant::OperandSide side_of_cast(const Operand& operand) {
   return side;
 }
 
-void cast_on_device(const at::Tensor& matrix, const Encoding& encoding, const Operands& operands) {
+void cast_on_device(const at::Tensor& matrix, const Quantization& as, const Operands& operands) {
   quant::OperandCast cast{.source = data_of<quant::bfloat16>(matrix),
                           .matrix = extent_of(matrix),
-                          .encoding = encoding,
+                          .encoding = as.encoding,
                           .rows = side_of_cast(operands.rows),
-                          .columns = side_of_cast(operands.columns)};
-  if (is_square(encoding)) {
+                          .columns = side_of_cast(operands.columns),
+                          .transform = as.transform,
+                          .rounding = as.rounding};
+  if (is_square(as.encoding)) {
     if (!cast.rows.is_wanted()) cast.rows = cast.columns;
     cast.columns = {};
   }
@@ -195,9 +219,35 @@ at::Tensor host_decoded_product(const Operand& left, const Operand& right, at::S
 
 }  // namespace
 
+at::Tensor amaxes_of(const at::Tensor& matrix, Sides sides, bool transform) {
+  if (!transform || sides == Sides::rows) return amax_of(matrix);
+  const at::Tensor source = bf16_matrix(matrix, "amaxes_of matrix");
+  const bool has_rows = has(sides, Sides::rows);
+  at::Tensor amaxes = at::zeros({has_rows ? 2 : 1}, source.options().dtype(at::kFloat));
+  if (is_dry(source)) {
+    report(memory_work("amax", bytes_of({source})));
+  } else if (on_cuda(source)) {
+    auto* first = data_of<float>(amaxes);
+    quant::require_cuda("operands of products")
+        .take_operand_amaxes({.source = data_of<quant::bfloat16>(source),
+                              .matrix = extent_of(source),
+                              .rows = has_rows ? first : nullptr,
+                              .columns = first + (has_rows ? 1 : 0)},
+                             stream_of(source));
+  } else {
+    if (has_rows) amaxes.narrow(0, 0, 1).copy_(amax_of(source));
+    amaxes.narrow(0, has_rows ? 1 : 0, 1).copy_(amax_of(transformed_on_host(source)));
+  }
+  return amaxes;
+}
+
 Operands quantize_decoded(const at::Tensor& matrix, const Quantization& as) {
-  TESSERA_CHECK(!needs_whole(as.encoding) || as.whole.amax.defined(),
-                "quantize: this encoding needs the amax of the whole matrix");
+  for (const Sides side : {Sides::rows, Sides::columns})
+    TESSERA_CHECK(!has(as.sides, side) || !needs_whole(as.encoding) || amax_of_side(as, side).defined(),
+                  "quantize: this encoding needs the amax of the whole matrix");
+  TESSERA_CHECK(as.sides != Sides::kept || !is_square(as.encoding), "quantize: operands in square tiles are not kept");
+  TESSERA_CHECK((!as.transform && as.rounding.step == nullptr) || as.encoding == input_encoding(quant::Format::nvfp4),
+                "quantize: the transform and stochastic rounding belong to the inputs and gradients of nvfp4");
   if (matrix.is_cpu()) {
     Operands result;
     if (has(as.sides, Sides::rows)) result.rows = decoded_on_host(matrix, as, Sides::rows);
@@ -208,7 +258,7 @@ Operands quantize_decoded(const at::Tensor& matrix, const Quantization& as) {
   if (is_dry(matrix))
     report(memory_work("quantize", bytes_of_cast(matrix, result)));
   else if (matrix.numel() > 0)
-    cast_on_device(matrix, as.encoding, result);
+    cast_on_device(matrix, as, result);
   return result;
 }
 

@@ -34,13 +34,6 @@ at::Tensor make_like(const Extent& extent, at::ScalarType type, at::Device devic
   return make({extent.rows, extent.cols}, type, device);
 }
 
-at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
-  at::Tensor result = dense(matrix, 2, what);
-  TESSERA_CHECK(result.scalar_type() == at::kBFloat16, "{}: element type {}, expected bf16", what,
-                c10::toString(result.scalar_type()));
-  return result;
-}
-
 // CPU: returns the values of a bf16 matrix after a round trip through an encoding with fp32 scales.
 at::Tensor rounded_values(const at::Tensor& matrix, const Encoding& encoding, const WholeScale& whole) {
   const Extent extent = extent_of(matrix);
@@ -155,15 +148,22 @@ void raise_amax(const at::Tensor& matrix, float& amax) {
 
 }  // namespace
 
+at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what) {
+  at::Tensor result = dense(matrix, 2, what);
+  TESSERA_CHECK(result.scalar_type() == at::kBFloat16, "{}: element type {}, expected bf16", what,
+                c10::toString(result.scalar_type()));
+  return result;
+}
+
 WholeCast whole_cast(Extent matrix, const Quantization& as, at::Device device) {
   WholeCast result{.operands = device_operands(matrix, as.encoding, as.sides, device), .cast = {}};
   Operands& operands = result.operands;
-  operands.rows.scales = operands.columns.scales = as.whole.inverse;
+  operands.rows.scales = operands.columns.scales = as.whole.rows.inverse;
   result.cast = {.source = nullptr,
                  .matrix = matrix,
                  .padded = padded(matrix),
                  .element = as.encoding.element,
-                 .multiplier = data_of<float>(as.whole.multiplier),
+                 .multiplier = data_of<float>(as.whole.rows.multiplier),
                  .rowwise = codes_of(operands.rows),
                  .columnwise = codes_of(operands.columns),
                  .amax = as.amax};
@@ -215,6 +215,11 @@ WholeScale whole_scale(const Encoding& encoding, const at::Tensor& amax) {
   return result;
 }
 
+WholeScales whole_scales(const Encoding& encoding, const at::Tensor& amaxes) {
+  if (amaxes.numel() == 1) return whole_scale(encoding, amaxes);
+  return {whole_scale(encoding, amaxes.narrow(0, 0, 1)), whole_scale(encoding, amaxes.narrow(0, 1, 1))};
+}
+
 Operands quantize(const at::Tensor& matrix, const Quantization& as) {
   const at::Tensor source = bf16_matrix(matrix, "quantize matrix");
   if (is_decoded(as.encoding)) return quantize_decoded(source, as);
@@ -222,8 +227,9 @@ Operands quantize(const at::Tensor& matrix, const Quantization& as) {
   if (on_cuda(source)) return quantize_on_device(source, as);
   if (as.amax != nullptr) raise_amax(source, *as.amax);
   Operands result;
-  if (has(as.sides, Sides::rows)) result.rows = host_operand(source, as.encoding, as.whole);
-  if (has(as.sides, Sides::columns)) result.columns = host_operand(source.t().contiguous(), as.encoding, as.whole);
+  if (has(as.sides, Sides::rows)) result.rows = host_operand(source, as.encoding, as.whole.rows);
+  if (has(as.sides, Sides::columns))
+    result.columns = host_operand(source.t().contiguous(), as.encoding, as.whole.columns);
   return result;
 }
 

@@ -6,6 +6,9 @@
 //   dx = dy w     rows of dy, columns of w
 //   dw = dy^T x   columns of dy, columns of x
 //
+// The columns of dy and of x may be transformed first, because the transform does not change dw. They then have the
+// quant::transformed_extent, so their number of tokens is a multiple of 16.
+//
 // quant/formats/quantize.h defines the numbers. There are two kinds of products:
 //
 //   native   A GPU multiplies the codes. They are padded with zeros to multiples of 16, and the scales have the layout
@@ -27,9 +30,14 @@ namespace tessera::ops {
 
 // Returns the greatest magnitude of a bf16 matrix as one fp32 number on its device. NaNs are ignored.
 at::Tensor amax_of(const at::Tensor& matrix);
+// Returns the amaxes of the operands of a bf16 matrix: one number if all operands have the same amax, otherwise the
+// amaxes of the operand by rows and of the operand by columns. transform: as in Quantization. NaNs are ignored.
+at::Tensor amaxes_of(const at::Tensor& matrix, Sides sides, bool transform);
 // Computes the WholeScale of an encoding from the amax of a matrix. The result is empty if the encoding does not need a
 // WholeScale. An infinite amax gives the inverse scale NaN (quant::operand_scale).
 WholeScale whole_scale(const quant::Encoding& encoding, const at::Tensor& amax);
+// Computes the WholeScale of each operand from amaxes_of.
+WholeScales whole_scales(const quant::Encoding& encoding, const at::Tensor& amaxes);
 
 // Quantizes a bf16 matrix [rows, cols] of activations or gradients. If a value of the matrix is not finite, products of
 // its operands are not finite either. The exception is delayed scaling, where the scale is known before. An infinite

@@ -12,6 +12,9 @@ inline quant::Extent transposed(quant::Extent extent) {
   return {.rows = extent.cols, .cols = extent.rows};
 }
 
+// Returns a dense bf16 matrix. Throws Error, which names `what`, for another type or number of dims.
+at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what);
+
 template <typename T>
 T* data_of(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());

@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <utility>
 
 #include "tessera/quant/formats/product_kernel.h"
 #include "tessera/quant/formats/quantize.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::ops {
 
@@ -32,6 +34,15 @@ inline bool needs_whole(const quant::Encoding& encoding) {
   return encoding.scale == quant::Scale::e4m3 || has_one_scale(encoding);
 }
 
+// The scales for the two operands of a matrix. They differ if the columns are transformed before they are quantized.
+struct WholeScales {
+  WholeScale rows, columns;
+
+  WholeScales() = default;
+  WholeScales(WholeScale by_rows, WholeScale by_columns) : rows(std::move(by_rows)), columns(std::move(by_columns)) {}
+  WholeScales(const WholeScale& both) : rows(both), columns(both) {}  // NOLINT(google-explicit-constructor)
+};
+
 // kept: like `both`, but the operand by columns is for a later product. On a GPU an operand of a decoded product then
 // has codes instead of values, which need less memory. decode() makes its values.
 enum class Sides : std::uint8_t { rows, columns, both, kept };
@@ -40,13 +51,18 @@ struct Operands {
   Operand rows, columns;
 };
 
-// How a matrix is quantized. `amax` points to a number on the matrix's device. Quantization raises *amax to the
-// greatest magnitude of the matrix. If `amax` is null, the greatest magnitude is not computed.
+// How a matrix is quantized.
 struct Quantization {
   quant::Encoding encoding;
   Sides sides = Sides::both;
-  WholeScale whole;
+  WholeScales whole;
+  // A number on the matrix's device, which quantization raises to the greatest magnitude of the matrix. Null: the
+  // greatest magnitude is not computed.
   float* amax = nullptr;
+  // For tiles of 1 x 16 of nvfp4: whether the columns are transformed first (quant/formats/hadamard.h), and how
+  // elements are rounded.
+  bool transform = false;
+  quant::StochasticRounding rounding;
 };
 
 }  // namespace tessera::ops

@@ -10,7 +10,8 @@ namespace tessera::ops {
 namespace {
 
 bool is_fp8_with_one_scale(const Quantization& as) {
-  return has_one_scale(as.encoding) && as.encoding.element != quant::Element::e2m1 && as.whole.multiplier.defined();
+  return has_one_scale(as.encoding) && as.encoding.element != quant::Element::e2m1 &&
+         as.whole.rows.multiplier.defined();
 }
 
 // Returns true if a fused kernel can compute SwiGLU of gate_up and cast its result.

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
+#include "tessera/base/json_file.h"
 #include "tessera/quant/formats/product_kernel.h"
 #include "tessera/settings/resolve/batch.h"
 #include "tessera/settings/resolve/needs.h"
@@ -69,8 +70,18 @@ void check_kernels_of_stacks(const TrainConfig& config, std::span<const shard::P
           name_of(spec.product), spec.name);
 }
 
+// Throws InputError if a setting of nvfp4 products has a value without such products.
+void check_recipe(const TrainConfig& config) {
+  for (const Setting& setting : settings())
+    if (setting.needs == Needs::nvfp4_products && is_without_meaning(config, setting) &&
+        !value_of(config, setting).is_null())
+      throw InputError("{}: got {}, expected it with --gemm-format nvfp4 or --gemm-rules with nvfp4",
+                       flag_of(setting.name), base::shown(value_of(config, setting)));
+}
+
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {
   check_kernels(config, policy);
+  check_recipe(config);
   const bool has_fp8 = has_format(policy, quant::Format::fp8);
   // The stored settings of a run contain all settings. Therefore only a value that differs from the default counts as
   // given.
@@ -111,6 +122,13 @@ shard::FormatPolicies policies_of(const FormatSettings& formats) {
   shard::FormatPolicy backward = formats.wire_backward ? policy_of(*formats.wire_backward, {}) : wire;
   std::ranges::copy(formats.wire_rules_backward.value, std::back_inserter(backward.rules));
   return {.wire = wire, .wire_backward = backward, .products = policy_of(formats.products, formats.product_rules)};
+}
+
+void complete_recipe(FormatSettings& formats) {
+  if (!has_format(policies_of(formats).products, quant::Format::nvfp4)) return;
+  const nn::ProductOptions defaults;
+  if (!formats.nvfp4_hadamard) formats.nvfp4_hadamard = defaults.hadamard;
+  if (!formats.nvfp4_rounding) formats.nvfp4_rounding = defaults.rounding;
 }
 
 bool has_format(const shard::FormatPolicy& policy, quant::Format format) {

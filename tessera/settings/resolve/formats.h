@@ -12,6 +12,8 @@ namespace tessera::settings {
 // Returns the number formats of weights in storage and transfers, in the storage that backward passes read, and in
 // products. Embedding and output layer are bf16 unless a rule names them.
 shard::FormatPolicies policies_of(const FormatSettings& formats);
+// Sets the recipe of nvfp4 products to its defaults where it is absent, if the settings choose such products.
+void complete_recipe(FormatSettings& formats);
 // Returns whether the policy or one of its rules chooses the format.
 bool has_format(const shard::FormatPolicy& policy, quant::Format format);
 struct WeightFormats {

@@ -7,7 +7,8 @@
 namespace tessera::settings {
 
 bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
-  const bool has_fp8 = has_format(policies_of(config.formats).products, quant::Format::fp8);
+  const shard::FormatPolicy products = policies_of(config.formats).products;
+  const bool has_fp8 = has_format(products, quant::Format::fp8);
   switch (setting.needs) {
     case Needs::nothing:
       return false;
@@ -15,6 +16,8 @@ bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
       return !has_fp8;
     case Needs::delayed_scaling:
       return !has_fp8 || config.products.scaling != nn::Fp8Scaling::delayed;
+    case Needs::nvfp4_products:
+      return !has_format(products, quant::Format::nvfp4);
     case Needs::divided_tokens:
       return !splits_tokens(config);
     case Needs::fp8_tokens:

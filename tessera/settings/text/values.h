@@ -51,6 +51,9 @@ template <>
 inline constexpr auto kWords<nn::Fp8Scaling> =
     std::array{Word{nn::Fp8Scaling::delayed, "delayed"}, Word{nn::Fp8Scaling::current, "current"}};
 template <>
+inline constexpr auto kWords<nn::GradientRounding> =
+    std::array{Word{nn::GradientRounding::stochastic, "stochastic"}, Word{nn::GradientRounding::nearest, "nearest"}};
+template <>
 inline constexpr auto kWords<quant::Fp8Recipe> =
     std::array{Word{quant::Fp8Recipe::hybrid, "hybrid"}, Word{quant::Fp8Recipe::e4m3, "e4m3"}};
 template <>
