@@ -62,7 +62,7 @@ ops::DecodedStack stack_of(Context& context, const Weight& weight, const Consume
     at::Tensor amaxes = ops::amaxes_of_stack(consumed.tensor(), selection.local);
     const StackCut cut = cut_of(context, weight);
     if (cut.rows || cut.cols) amaxes = greatest_of_parts(context, weight, selection, amaxes, {.pass = pass});
-    scale = ops::scales_of_matrices(encoding, amaxes);
+    scale = ops::grouped_scales(encoding, amaxes);
   }
   return decode_stack(consumed.tensor(), selection.local, encoding, scale);
 }
@@ -83,7 +83,7 @@ ops::RowQuantization row_quantization(Context& context, const Weight& weight, Op
                                {.each = matrices == ops::RowMatrices::blocks ? selection.blocks : 1,
                                 .pass = pass,
                                 .is_event = !is_delayed(context, weight, kind)});
-  result.whole = ops::scales_of_matrices(result.encoding, amaxes);
+  result.whole = ops::grouped_scales(result.encoding, amaxes);
   return result;
 }
 
