@@ -10,12 +10,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
 #include <algorithm>
 #include <array>
 #include <functional>
 #include <optional>
 
 #include "tessera/comm/local/world.h"
+#include "tessera/layout/dense.h"
 #include "tessera/nn/layers/linear.h"
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/mesh_degrees.h"

@@ -52,7 +52,7 @@ Operand gathered(const at::Tensor& matrix, const std::vector<std::int64_t>& rank
     first += rows;
   }
   return operand_of_gathered(
-      {.bytes = at::cat(bytes), .rows = ranks, .cols = matrix.size(1), .encoding = as.encoding, .whole = as.whole},
+      {.bytes = at::cat(bytes), .rows = ranks, .cols = matrix.size(1), .encoding = as.encoding, .whole = as.whole.rows},
       side);
 }
 
@@ -175,11 +175,11 @@ TEST(OperandCodes, ReportTheirWorkInADryRun) {
         [&](const Work& work) { (std::string_view(work.name) == "quantize" ? quantized : decoded) += work.bytes; });
     const at::Tensor amax = at::empty({1}, matrix.options().dtype(at::kFloat));
     const Quantization as{
-        .encoding = encoding, .sides = Sides::rows, .whole = {.multiplier = {}, .inverse = {}, .amax = amax}};
+        .encoding = encoding, .sides = Sides::rows, .whole = WholeScale{.multiplier = {}, .inverse = {}, .amax = amax}};
     const OperandCodes codes = operand_codes(matrix, as);
     const auto bytes = static_cast<double>(bytes_of_codes(encoding, {.rows = 256, .cols = 512}, Sides::rows));
     EXPECT_EQ(quantized, 2 * 256 * 512 + bytes);
-    const Operand operand = operand_of_gathered({codes.rows, {256}, 512, encoding, as.whole}, Sides::rows);
+    const Operand operand = operand_of_gathered({codes.rows, {256}, 512, encoding, as.whole.rows}, Sides::rows);
     EXPECT_EQ(operand.extent, (quant::Extent{256, 512}));
     EXPECT_EQ(decoded, bytes + (format == Format::fp8_block ? bytes : 2 * 256 * 512));
   }
