@@ -175,8 +175,8 @@ void add_products_in(Cases& c, quant::Format format) {
   const std::string name(name_of(format));
   c.cases.push_back({"experts_decode_stack_" + name, 2 * stack, [=, &c](std::uint64_t seed) {
                        const at::Tensor w = c.normal({experts * out, in}, seed);
-                       const ops::WholeScale whole = grouped_scales(of_weight, ops::amaxes_of_stack(w, experts));
-                       return [=] { decode_stack(w, experts, of_weight, whole); };
+                       const ops::WholeScale whole = ops::grouped_scales(of_weight, ops::amaxes_of_stack(w, experts));
+                       return [=] { ops::decode_stack(w, experts, of_weight, whole); };
                      }});
   c.cases.push_back(
       {"experts_gemm_fprop_" + name, 3 * x + y + stack,
@@ -184,22 +184,23 @@ void add_products_in(Cases& c, quant::Format format) {
          const Chosen chosen = choose(c, seed);
          const at::Tensor left = c.normal({rows, in}, seed + 1), w = c.normal({experts * out, in}, seed + 2);
          const ops::DecodedStack decoded =
-             decode_stack(w, experts, of_weight, grouped_scales(of_weight, ops::amaxes_of_stack(w, experts)));
+             ops::decode_stack(w, experts, of_weight, ops::grouped_scales(of_weight, ops::amaxes_of_stack(w, experts)));
          const ops::RowQuantization as{.encoding = encoding,
-                                       .whole = grouped_scales(encoding, scales(left, chosen.rows))};
-         return [=] { grouped_fprop(left, as, decoded, chosen.rows); };
+                                       .whole = ops::grouped_scales(encoding, scales(left, chosen.rows))};
+         return [=] { ops::grouped_fprop(left, as, decoded, chosen.rows); };
        },
        operations});
   c.cases.push_back({"experts_gemm_wgrad_" + name, 3 * (x + y) + stack,
                      [=, &c](std::uint64_t seed) {
                        const Chosen chosen = choose(c, seed);
                        const at::Tensor dy = c.normal({rows, out}, seed + 1), right = c.normal({rows, in}, seed + 2);
-                       const ops::RowQuantization dy_as{.encoding = encoding,
-                                                        .whole = grouped_scales(encoding, scales(dy, chosen.rows))},
-                           as{.encoding = encoding, .whole = grouped_scales(encoding, scales(right, chosen.rows))};
+                       const ops::RowQuantization dy_as{
+                           .encoding = encoding, .whole = ops::grouped_scales(encoding, scales(dy, chosen.rows))},
+                           as{.encoding = encoding, .whole = ops::grouped_scales(encoding, scales(right, chosen.rows))};
                        at::Tensor dw = c.empty({experts * out, in}, c.bench().type);
                        return [=]() mutable {
-                         grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = right, .as = as}, chosen.rows, dw, false);
+                         ops::grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = right, .as = as}, chosen.rows, dw,
+                                            false);
                        };
                      },
                      operations});
