@@ -62,7 +62,7 @@ ops::DecodedStack stack_of(const PassState& pass, const Weight& weight, const Co
     at::Tensor amaxes = ops::amaxes_of_stack(consumed.tensor(), selection.local);
     const StackCut cut = cut_of(pass.context, weight);
     if (cut.rows || cut.cols) amaxes = greatest_of_parts(pass, weight, selection, amaxes, {});
-    scale = ops::scales_of_matrices(encoding, amaxes);
+    scale = ops::grouped_scales(encoding, amaxes);
   }
   return decode_stack(consumed.tensor(), selection.local, encoding, scale);
 }
@@ -83,7 +83,7 @@ ops::RowQuantization row_quantization(const PassState& pass, const Weight& weigh
     amaxes = greatest_of_parts(pass, weight, selection, amaxes,
                                {.each = matrices == ops::RowMatrices::blocks ? selection.blocks : 1,
                                 .is_event = !is_delayed(pass.context, weight, kind)});
-  result.whole = ops::scales_of_matrices(result.encoding, amaxes);
+  result.whole = ops::grouped_scales(result.encoding, amaxes);
   return result;
 }
 

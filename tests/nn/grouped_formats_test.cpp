@@ -93,12 +93,12 @@ StackProducts expected_of(const StackCase& how, int rank, const at::Tensor& x, c
   const at::Tensor own_weight = how.by_columns ? own(weight, true) : rows_of_matrices(weight, part);
   const auto stack = [&](const quant::Encoding& encoding) {
     return decode_stack(own_weight, kMatrices, encoding,
-                        ops::scales_of_matrices(encoding, ops::amaxes_of_stack(weight, kMatrices)));
+                        ops::grouped_scales(encoding, ops::amaxes_of_stack(weight, kMatrices)));
   };
   const auto as = [&](const at::Tensor& rows, const quant::Encoding& encoding, float multiplier,
                       ops::RowMatrices matrices) {
     ops::RowQuantization result{.encoding = encoding};
-    result.whole = ops::scales_of_matrices(encoding, ops::amaxes_of_rows(rows, selection, matrices));
+    result.whole = ops::grouped_scales(encoding, ops::amaxes_of_rows(rows, selection, matrices));
     if (how.is_delayed)
       result.whole = {.multiplier = at::full({1}, multiplier), .inverse = at::full({1}, 1 / multiplier), .amax = {}};
     return result;

@@ -156,8 +156,8 @@ at::Tensor special_values(std::int64_t rows, std::int64_t cols) {
   return matrix;
 }
 
-// NaNs are equal whatever their bits: the conversions from fp64 give all NaNs the same bits. The tests of quant compare
-// the bits.
+// The bits of NaNs are not compared, because the conversions from fp64 give all NaNs the same bits. The tests of quant
+// compare these bits.
 TEST_P(DecodedProduct, OperandsHaveTheValuesOfTheDefinition) {
   constexpr Extent kExtents[] = {{1, 2}, {2, 1}, {16, 16}, {17, 33}, {31, 15}, {33, 300}, {300, 97}, {300, 4112}};
   for (const Format format : kFormats)

@@ -89,7 +89,7 @@ at::Tensor cast_rows(const at::Tensor& rows, const Encoding& encoding, bool is_s
   cuda::find_places(from, 16, places, stream);
   cuda::take_grouped_amaxes({.source = from, .places = places, .amaxes = amaxes.mutable_data_ptr<float>()}, stream);
   cuda::find_places(from, strip_rows(encoding), places, stream);
-  const WholeScale whole = scales_of_matrices(encoding, amaxes);
+  const WholeScale whole = grouped_scales(encoding, amaxes);
   const at::Tensor numbers = numbers_of(encoding, whole),
                    scales = has_one_scale(encoding) ? whole.multiplier : whole.amax;
   const auto numbers_at = [](const at::Tensor& it) {

@@ -61,10 +61,10 @@ class ExpertsInFormats : public testing::TestWithParam<at::DeviceType> {
   }
   RowQuantization quantization(const at::Tensor& rows, const Encoding& encoding, const Selection& selection,
                                RowMatrices matrices) const {
-    return {.encoding = encoding, .whole = scales_of_matrices(encoding, amaxes_of_rows(rows, selection, matrices))};
+    return {.encoding = encoding, .whole = grouped_scales(encoding, amaxes_of_rows(rows, selection, matrices))};
   }
   static DecodedStack stack(const at::Tensor& w, std::int64_t local, const Encoding& encoding) {
-    return decode_stack(w, local, encoding, scales_of_matrices(encoding, amaxes_of_stack(w, local)));
+    return decode_stack(w, local, encoding, grouped_scales(encoding, amaxes_of_stack(w, local)));
   }
 
   // Computes all products with the scales of the matrices. Tensors and results are on this device.
@@ -359,12 +359,12 @@ TEST(ExpertsInFormatsOfADryRun, ReportBf16ProductsAndTheBytesOfQuantization) {
     const std::vector<Work> works = work_of([&] {
       const auto as = [&](const at::Tensor& rows, RowMatrices matrices) {
         RowQuantization result{.encoding = encoding};
-        if (needs_whole(encoding)) result.whole = scales_of_matrices(encoding, amaxes_of_rows(rows, dry, matrices));
+        if (needs_whole(encoding)) result.whole = grouped_scales(encoding, amaxes_of_rows(rows, dry, matrices));
         return result;
       };
       const auto stack = [&](const Encoding& of_weight) {
         WholeScale whole;
-        if (needs_whole(of_weight)) whole = scales_of_matrices(of_weight, amaxes_of_stack(w, 3));
+        if (needs_whole(of_weight)) whole = grouped_scales(of_weight, amaxes_of_stack(w, 3));
         return decode_stack(w, 3, of_weight, whole);
       };
       EXPECT_EQ(grouped_fprop(x, as(x, RowMatrices::blocks), stack(weight_encoding(format)), dry).sizes(),
@@ -397,9 +397,9 @@ TEST(ExpertsInFormatsErrors, NameWhatDoesNotMatch) {
   const Selection selection = select_rows(choices_tensor({0, 1, 1}, 1), local, 1);
   const at::Tensor x = random_tensor({3, 6}, 1, at::kBFloat16), w = random_tensor({8, 6}, 2, at::kBFloat16);
   const Encoding encoding = input_encoding(Format::nvfp4), of_weight = weight_encoding(Format::nvfp4);
-  const WholeScale whole = scales_of_matrices(encoding, amaxes_of_rows(x, selection, RowMatrices::blocks));
+  const WholeScale whole = grouped_scales(encoding, amaxes_of_rows(x, selection, RowMatrices::blocks));
   const RowQuantization as{.encoding = encoding, .whole = whole};
-  const DecodedStack stack = decode_stack(w, 2, of_weight, scales_of_matrices(of_weight, amaxes_of_stack(w, 2)));
+  const DecodedStack stack = decode_stack(w, 2, of_weight, grouped_scales(of_weight, amaxes_of_stack(w, 2)));
   EXPECT_NO_THROW(grouped_fprop(x, as, stack, selection));
   EXPECT_THROW(grouped_fprop(x, {.encoding = encoding}, stack, selection), Error);
   EXPECT_THROW(grouped_fprop(x.to(at::kFloat), as, stack, selection), Error);

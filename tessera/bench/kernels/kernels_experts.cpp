@@ -3,6 +3,7 @@
 #include "tessera/bench/kernels/kernels_cases.h"
 #include "tessera/ops/experts/capacity.h"
 #include "tessera/ops/experts/grouped.h"
+#include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
 #include "tessera/ops/router/router.h"
@@ -161,6 +162,63 @@ void add_grouped_products(Cases& c) {
                      operations});
 }
 
+// The products of experts in a number format, with the casts of their rows. The stack is decoded.
+void add_products_in(Cases& c, quant::Format format) {
+  const KernelBench& b = c.bench();
+  const std::int64_t rows = b.tokens * b.choices, in = b.hidden, out = 2 * b.expert_width, experts = b.experts;
+  const double stack = static_cast<double>(experts * out * in) * c.size(b.type), x = c.rows(b.choices * in),
+               y = c.rows(b.choices * out), operations = 2 * static_cast<double>(rows) * static_cast<double>(in * out);
+  const auto scales = [](const at::Tensor& matrix, const ops::Selection& selection) {
+    return ops::amaxes_of_rows(matrix, selection, ops::RowMatrices::experts);
+  };
+  const auto encoding = input_encoding(format), of_weight = weight_encoding(format);
+  const std::string name(name_of(format));
+  c.cases.push_back({"experts_decode_stack_" + name, 2 * stack, [=, &c](std::uint64_t seed) {
+                       const at::Tensor w = c.normal({experts * out, in}, seed);
+                       const ops::WholeScale whole = ops::grouped_scales(of_weight, ops::amaxes_of_stack(w, experts));
+                       return [=] { ops::decode_stack(w, experts, of_weight, whole); };
+                     }});
+  c.cases.push_back(
+      {"experts_gemm_fprop_" + name, 3 * x + y + stack,
+       [=, &c](std::uint64_t seed) {
+         const Chosen chosen = choose(c, seed);
+         const at::Tensor left = c.normal({rows, in}, seed + 1), w = c.normal({experts * out, in}, seed + 2);
+         const ops::DecodedStack decoded =
+             ops::decode_stack(w, experts, of_weight, ops::grouped_scales(of_weight, ops::amaxes_of_stack(w, experts)));
+         const ops::RowQuantization as{.encoding = encoding,
+                                       .whole = ops::grouped_scales(encoding, scales(left, chosen.rows))};
+         return [=] { ops::grouped_fprop(left, as, decoded, chosen.rows); };
+       },
+       operations});
+  c.cases.push_back({"experts_gemm_wgrad_" + name, 3 * (x + y) + stack,
+                     [=, &c](std::uint64_t seed) {
+                       const Chosen chosen = choose(c, seed);
+                       const at::Tensor dy = c.normal({rows, out}, seed + 1), right = c.normal({rows, in}, seed + 2);
+                       const ops::RowQuantization dy_as{
+                           .encoding = encoding, .whole = ops::grouped_scales(encoding, scales(dy, chosen.rows))},
+                           as{.encoding = encoding, .whole = ops::grouped_scales(encoding, scales(right, chosen.rows))};
+                       at::Tensor dw = c.empty({experts * out, in}, c.bench().type);
+                       return [=]() mutable {
+                         ops::grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = right, .as = as}, chosen.rows, dw,
+                                            false);
+                       };
+                     },
+                     operations});
+}
+
+void add_products_in_formats(Cases& c) {
+  if (c.bench().type != DType::bf16) return;
+  const std::int64_t rows = c.bench().tokens * c.bench().choices, width = c.bench().hidden;
+  c.cases.push_back({"experts_amaxes", c.rows(c.bench().choices * width), [=, &c](std::uint64_t seed) {
+                       const Chosen chosen = choose(c, seed);
+                       const at::Tensor x = c.normal({rows, width}, seed + 1);
+                       return [=] { ops::amaxes_of_rows(x, chosen.rows, ops::RowMatrices::experts); };
+                     }});
+  for (const quant::Format format :
+       {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
+    add_products_in(c, format);
+}
+
 }  // namespace
 
 void add_experts(Cases& c) {
@@ -168,6 +226,7 @@ void add_experts(Cases& c) {
   add_choices(c);
   add_rows(c);
   add_grouped_products(c);
+  add_products_in_formats(c);
 }
 
 }  // namespace tessera::bench

@@ -24,10 +24,10 @@ using Products = std::array<at::Tensor, 3>;  // fprop, dgrad and wgrad of OwnOpe
 
 RowQuantization own_quantization(const at::Tensor& rows, const quant::Encoding& encoding, const Selection& selection) {
   return {.encoding = encoding,
-          .whole = scales_of_matrices(encoding, amaxes_of_rows(rows, selection, RowMatrices::experts))};
+          .whole = grouped_scales(encoding, amaxes_of_rows(rows, selection, RowMatrices::experts))};
 }
 DecodedStack decoded(const at::Tensor& w, const Selection& selection, const quant::Encoding& encoding) {
-  return decode_stack(w, selection.local, encoding, scales_of_matrices(encoding, amaxes_of_stack(w, selection.local)));
+  return decode_stack(w, selection.local, encoding, grouped_scales(encoding, amaxes_of_stack(w, selection.local)));
 }
 
 // The products of all rows. The gradient of the weights overwrites `w`.

@@ -239,7 +239,7 @@ at::Tensor amaxes_of_stack(const at::Tensor& stack, std::int64_t matrices) {
   return amaxes;
 }
 
-WholeScale scales_of_matrices(const Encoding& encoding, const at::Tensor& amaxes) {
+WholeScale grouped_scales(const Encoding& encoding, const at::Tensor& amaxes) {
   if (encoding.scale == quant::Scale::e4m3) return {.amax = amaxes};
   if (!has_one_scale(encoding)) return {};
   WholeScale result{.multiplier = at::empty_like(amaxes), .inverse = at::empty_like(amaxes)};

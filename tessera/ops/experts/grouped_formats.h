@@ -53,7 +53,7 @@ struct DecodedStack {
 at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices);
 at::Tensor amaxes_of_stack(const at::Tensor& stack, std::int64_t matrices);
 // Computes the WholeScale of each matrix from its amax, as whole_scale of operand.h does.
-WholeScale scales_of_matrices(const quant::Encoding& encoding, const at::Tensor& amaxes);
+WholeScale grouped_scales(const quant::Encoding& encoding, const at::Tensor& amaxes);
 // Returns the numbers of product_alpha of matrices with these scales; undefined if the encoding has none.
 at::Tensor numbers_of(const quant::Encoding& encoding, const WholeScale& whole);
 
