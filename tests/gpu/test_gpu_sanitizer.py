@@ -29,7 +29,8 @@ MEMCHECK = ["--tool", "memcheck"]
 RACECHECK = ["--tool", "racecheck", "--kernel-name-exclude", "kernel_substring=cudnn_generated", "--kernel-name-exclude",
              "kernel_substring=nvjet", "--kernel-name-exclude", "kernel_substring=cutlass"]
 # Tests of products, whose kernels are those of cuBLASLt and libtorch. racecheck may end with an internal error beside them.
-PRODUCTS = ("*Gemm*", "*OperandTest*", "*GroupedProducts*", "*BitsOfAnExpert*", "*WeightGradientsOfBf16*", "*Companions*")
+PRODUCTS = ("*Gemm*", "*OperandTest*", "*GroupedProducts*", "*BitsOfAnExpert*", "*WeightGradientsOfBf16*", "*Companions*",
+            *(f"*ExpertsInFormats.{test}*" for test in ("Products", "RowsOfABlock", "OneScale", "Values", "Gradients")))
 NOTHING_SEEN = r"(?m)^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)"
 LIMIT_S = 200
 PARTS = 4  # parts of a program's tests, which run at the same time

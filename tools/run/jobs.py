@@ -2,14 +2,14 @@
 
     python3 tools/run/gpu_tests.py | python3 tools/run/jobs.py --gpus 2 --seconds 540 --log jobs.log -
 
-A line of the file (- for stdin) is a job: NAME LIMIT_S GPUS COMMAND. The command runs in bash, in the folder of the checkout, and
-sees only its own GPUs (CUDA_VISIBLE_DEVICES). If this variable is set for jobs.py, the jobs share the GPUs that it lists. A job
-with 0 GPUs runs alone. Jobs start in the order of the file (--first changes the order), each as soon as enough GPUs are free. With
---not-passed-in LOG, jobs that passed in an earlier run do not run again. A job fails if its command ends
-with another code than 0 or does not end within LIMIT_S seconds; the command and all processes that it started are then killed.
-After --seconds no job starts, and running jobs are killed. A job that needs more GPUs than --gpus does not start. The last line
-is `N passed, N failed, N skipped`; a skipped job did not start, or its command ended with 77. The exit code is 0 only if no job
-failed and every job started.
+A line of the file (- for stdin) is a job: NAME LIMIT_S GPUS COMMAND. The command runs in bash, in the folder of the checkout,
+and sees only its own GPUs (CUDA_VISIBLE_DEVICES). If this variable is set for jobs.py, the jobs share the GPUs that it lists.
+OpenMP uses one thread in each process unless OMP_NUM_THREADS is set. A job with 0 GPUs runs alone. Jobs start in the order of the file
+(--first changes the order), each as soon as enough GPUs are free. With --not-passed-in LOG, jobs that passed in an earlier run
+do not run again. A job fails if its command ends with another code than 0 or does not end within LIMIT_S seconds; the command
+and all processes that it started are then killed. After --seconds no job starts, and running jobs are killed. A job that needs
+more GPUs than --gpus does not start. The last line is `N passed, N failed, N skipped`; a skipped job did not start, or its
+command ended with 77. The exit code is 0 only if no job failed and every job started.
 """
 import argparse
 import os
@@ -128,7 +128,7 @@ class Runner:
     def start(self, job):
         gpus = self.free()[:job.gpus]
         output = self.folder / f"{job.name}.txt"
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONUNBUFFERED": "1"}
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         with open(output, "wb") as stream:
