@@ -15,14 +15,19 @@ namespace {
 
 // Counts the operations of a product. Each rank counts the products of its own tokens with the whole matrices of their
 // experts, so the sum over ranks does not depend on the mesh.
-void count(const PassState& pass, const Weight& weight, const GroupedRows& rows) {
+void count(const PassState& pass, const Weight& weight, const GroupedRows& rows,
+           quant::ProductKernel quant::StackKernels::*product) {
   const shard::ParameterSpec& spec = pass.context.program.parameters().spec(weight.id);
   TESSERA_CHECK(spec.dims.size() == 3, "parameter '{}' has {} dims, expected 3 dims: a stack of matrices", spec.name,
                 spec.dims.size());
-  pass.context.program.count_product(weight.product, quant::kernel_of_stacks(weight.product),
+  const bool is_gpu = pass.context.program.device().kind == base::DeviceKind::cuda;
+  const bool is_native =
+      weight.product == quant::Format::bf16 || (is_gpu && spec.kernels.*product == quant::ProductKernel::native);
+  pass.context.program.count_product(weight.product,
+                                     is_native ? quant::ProductKernel::native : quant::ProductKernel::decoded,
                                      2 * rows.own_rows * spec.dims[1] * spec.dims[2]);
   const std::int64_t local = rows.selection.local;
-  if (pass.context.program.device().kind != base::DeviceKind::cuda || local == 0) return;
+  if (!is_gpu || local == 0) return;
   if (ops::pads_operands(pass.context.program.parameters().types(weight.id).model, weight.rows / local, weight.cols))
     pass.context.program.count_padded_product();
 }
@@ -67,7 +72,7 @@ std::int64_t own_rows_of(const Context& context, const Weight& weight, const ops
 }  // namespace
 
 at::Tensor grouped_fprop(const PassState& pass, const Weight& weight, const at::Tensor& x, const GroupedRows& rows) {
-  count(pass, weight, rows);
+  count(pass, weight, rows, &quant::StackKernels::fprop);
   const ops::Selection& selection = rows.selection;
   if (weight.product == quant::Format::bf16) {
     ConsumedWeight consumed(pass, weight);
@@ -80,7 +85,7 @@ at::Tensor grouped_fprop(const PassState& pass, const Weight& weight, const at::
 }
 
 at::Tensor grouped_dgrad(const PassState& pass, const Weight& weight, const at::Tensor& dy, const GroupedRows& rows) {
-  count(pass, weight, rows);
+  count(pass, weight, rows, &quant::StackKernels::dgrad);
   const ops::Selection& selection = rows.selection;
   if (weight.product == quant::Format::bf16) {
     ConsumedWeight consumed(pass, weight);
@@ -100,15 +105,16 @@ void grouped_wgrad(const PassState& pass, const Weight& weight, const at::Tensor
     if (weight.product == quant::Format::bf16) return ops::RowQuantization();
     return row_quantization(pass, weight, kind, matrix, selection, ops::RowMatrices::experts);
   };
+  const quant::ProductKernel kernel = pass.context.program.parameters().spec(weight.id).kernels.wgrad;
   // The amaxes are reduced before the gradient's buffer is taken, because the program expects the produce event next.
   const ops::RowQuantization of_dy = quantization(OperandKind::gradient, dy),
                              of_x = quantization(OperandKind::input, x);
   produce_gradient(pass, weight, [&](at::Tensor& result, bool accumulate) {
-    count(pass, weight, rows);
+    count(pass, weight, rows, &quant::StackKernels::wgrad);
     if (weight.product == quant::Format::bf16)
       ops::grouped_wgrad(dy, x, selection, result, accumulate);
     else
-      grouped_wgrad({.rows = dy, .as = of_dy}, {.rows = x, .as = of_x}, selection, result, accumulate);
+      grouped_wgrad({.rows = dy, .as = of_dy}, {.rows = x, .as = of_x}, selection, result, accumulate, kernel);
   });
 }
 

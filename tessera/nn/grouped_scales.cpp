@@ -5,31 +5,18 @@
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/gemm/operand.h"
+#include "tessera/shard/formats/stack_part.h"
 
 namespace tessera::nn {
-namespace {
-
-// Returns whether a rank has some rows of a matrix, but not all of them. The pieces of a part are in ascending order.
-bool cuts_rows(const layout::LocalLayout& part, std::int64_t height) {
-  std::int64_t rows = 0, matrices = 0, next = 0;  // next: the first matrix that is not counted
-  for (const layout::Piece& piece : part.pieces) {
-    const std::int64_t end = (piece.box.row + piece.box.rows - 1) / height + 1;
-    matrices += end - std::max(next, piece.box.row / height);
-    next = end;
-    rows += piece.box.rows;
-  }
-  return rows != matrices * height;
-}
-
-}  // namespace
 
 StackCut cut_of(const Context& context, const Weight& weight) {
   const shard::ParameterSpec& spec = context.program.parameters().spec(weight.id);
   StackCut cut;
   for (const layout::LocalLayout& part : spec.compute.ranks) {
     if (part.size == 0) continue;
-    cut.cols |= part.pieces.front().box.cols < spec.dims[2];
-    cut.rows |= cuts_rows(part, spec.dims[1]);
+    const shard::StackPart own = shard::stack_part(part, spec.dims[1]);
+    cut.cols |= own.cols < spec.dims[2];
+    cut.rows |= own.rows != own.matrices * spec.dims[1];
   }
   return cut;
 }
@@ -52,9 +39,11 @@ at::Tensor greatest_of_parts(const PassState& pass, const Weight& weight, const 
   return own;
 }
 
-ops::DecodedStack stack_of(const PassState& pass, const Weight& weight, const ConsumedWeight& consumed, ops::Sides side,
-                           const ops::Selection& selection) {
-  if (const auto decoded = consumed.decoded_stack(selection.local)) return *decoded;
+ops::StackFactor stack_of(const PassState& pass, const Weight& weight, const ConsumedWeight& consumed, ops::Sides side,
+                          const ops::Selection& selection) {
+  const quant::StackKernels& kernels = pass.context.program.parameters().spec(weight.id).kernels;
+  const quant::ProductKernel kernel = side == ops::Sides::rows ? kernels.fprop : kernels.dgrad;
+  if (const auto stored = consumed.stored_stack(selection.local, side, kernel)) return *stored;
   const quant::Encoding encoding =
       side == ops::Sides::rows ? quant::weight_encoding(weight.product) : quant::columnwise_encoding(weight.product);
   ops::WholeScale scale;
@@ -64,6 +53,8 @@ ops::DecodedStack stack_of(const PassState& pass, const Weight& weight, const Co
     if (cut.rows || cut.cols) amaxes = greatest_of_parts(pass, weight, selection, amaxes, {});
     scale = ops::grouped_scales(encoding, amaxes);
   }
+  if (kernel == quant::ProductKernel::native)
+    return code_stack(consumed.tensor(), selection.local, encoding, scale, side);
   return decode_stack(consumed.tensor(), selection.local, encoding, scale);
 }
 

@@ -24,8 +24,8 @@ at::Tensor greatest_of_parts(const PassState& pass, const Weight& weight, const 
 
 // Returns the matrices of a consumed stack for products in a number format, by rows or by columns. The result is valid
 // as long as `consumed` exists. May be collective over the compute group of the weight's domain.
-ops::DecodedStack stack_of(const PassState& pass, const Weight& weight, const ConsumedWeight& consumed, ops::Sides side,
-                           const ops::Selection& selection);
+ops::StackFactor stack_of(const PassState& pass, const Weight& weight, const ConsumedWeight& consumed, ops::Sides side,
+                          const ops::Selection& selection);
 
 // Returns how rows are quantized for a product in the weight's number format. The rows are inputs of the layer or
 // gradients of its output. May be collective over the compute group of the weight's domain.

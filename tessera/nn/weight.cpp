@@ -40,9 +40,14 @@ ops::Operand ConsumedWeight::operand(ops::Sides side) const {
   return ops::weight_operand(tensor_, weight_.product, side, ops::whole_scale(encoding, amax));
 }
 
-std::optional<ops::DecodedStack> ConsumedWeight::decoded_stack(std::int64_t matrices) const {
-  if (!decoded_.defined()) return std::nullopt;
-  return ops::DecodedStack{.values = decoded_, .encoding = encoding_, .whole = whole(matrices)};
+std::optional<ops::StackFactor> ConsumedWeight::stored_stack(std::int64_t matrices, ops::Sides side,
+                                                             quant::ProductKernel kernel) const {
+  if (decoded_.defined())
+    return ops::StackFactor{.values = decoded_, .codes = {}, .encoding = encoding_, .whole = whole(matrices)};
+  if (!encoded_) return std::nullopt;
+  const quant::Extent matrix{.rows = matrices == 0 ? 0 : weight_.rows / matrices, .cols = weight_.cols};
+  return ops::stored_stack(*encoded_, matrix, matrices, encoding_, side, kernel,
+                           ops::to_device(pass_.context.program.device()));
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {

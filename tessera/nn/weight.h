@@ -37,9 +37,10 @@ class ConsumedWeight {
   // Returns the weight in the format of its products, by rows or by columns. The operand is valid until the destructor
   // runs. The call may be collective over tp, to reduce the amax of the logical weight.
   ops::Operand operand(ops::Sides side) const;
-  // Returns the decoded matrices of a stack, which are valid until the destructor runs. Returns nullopt if the products
-  // quantize the weight's values.
-  std::optional<ops::DecodedStack> decoded_stack(std::int64_t matrices) const;
+  // Returns the matrices of a stack for `kernel`, by rows or by columns, which are valid until the destructor runs.
+  // Returns nullopt if the products quantize the weight's values.
+  std::optional<ops::StackFactor> stored_stack(std::int64_t matrices, ops::Sides side,
+                                               quant::ProductKernel kernel) const;
 
  private:
   // The numbers of the logical matrices that alpha of a decoded product depends on; undefined if the encoding is

@@ -113,7 +113,7 @@ constexpr std::array kSettings{
     Setting{"gemm_rules", field<&C::formats, &F::product_rules>(), kAny, kKept, "NAME=FORMAT,...",
             "formats of products by matrix name, as --wire-rules", kPlans},
     Setting{"gemm_kernels", field<&C::formats, &F::kernels>(), kAny, kRun, "auto|native",
-            "native: refuse products that this backend would emulate", kSteps},
+            "native: multiply codes only, and refuse products that would be emulated", kSteps},
     Setting{"nvfp4_hadamard", field<&C::formats, &F::nvfp4_hadamard>(), kAny, kKept, "on|off",
             "nvfp4 products: transform the operands of weight gradients (default: on)", kPlans, Needs::nvfp4_products},
     Setting{"nvfp4_rounding", field<&C::formats, &F::nvfp4_rounding>(), kAny, kKept, "stochastic|nearest",

@@ -19,7 +19,7 @@ runtime::RuntimeOptions runtime_options(const ResolvedRun& run) {
   options.zero = config.zero;
   options.one_microbatch = !run.has_unused_places() && run.microbatches() == 1;
   options.pushes = config.pushes;
-  shard::FormatPolicies formats = policies_of(config.formats);
+  shard::FormatPolicies formats = policies_of(config);
   options.wire = std::move(formats.wire);
   options.products = std::move(formats.products);
   options.wire_backward = std::move(formats.wire_backward);

@@ -13,8 +13,10 @@ Unpacked unpacked_to(const ParameterSpec& spec) {
   const quant::Encoding as_multiplied =
       spec.is_backward_weight ? quant::columnwise_encoding(spec.product) : quant::weight_encoding(spec.product);
   if (*spec.encoding != as_multiplied) return Unpacked::values;
-  const bool is_stack = spec.dims.size() == 3;
-  return is_stack || quant::is_decoded(spec.product) ? Unpacked::decoded : Unpacked::nothing;
+  const quant::ProductKernel of_stack = spec.is_backward_weight ? spec.kernels.dgrad : spec.kernels.fprop;
+  const bool is_decoded =
+      spec.dims.size() == 3 ? of_stack == quant::ProductKernel::decoded : quant::is_decoded(spec.product);
+  return is_decoded ? Unpacked::decoded : Unpacked::nothing;
 }
 
 bool is_quantized_at_use(const ParameterSpec& spec) {

@@ -24,6 +24,7 @@
 #include "tessera/layout/layout.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/stack_kernels.h"
 #include "tessera/shard/domain.h"
 #include "tessera/shard/plane.h"
 #include "tessera/shard/ways/lookup.h"
@@ -82,7 +83,8 @@ struct ParameterSpec {
   std::optional<quant::Encoding> encoding;
   // The number format of the weight's products. If it is the format of `encoding`, products do not quantize the weight.
   quant::Format product = quant::Format::bf16;
-  bool looked_up = false;  // whether a layer also reads rows of the matrix by index, in bf16
+  quant::StackKernels kernels;  // of a stack: how a GPU multiplies it. Equal on all ranks
+  bool looked_up = false;       // whether a layer also reads rows of the matrix by index, in bf16
   // Set if backward passes read the weight in another number format, from a separate parameter (backward_weight()).
   std::optional<BackwardFormat> backward;
   int domain = 0;  // index of the parameter's domain in ParallelGroups::domains
@@ -101,9 +103,8 @@ inline std::int64_t matrices_of(const ParameterSpec& spec) {
 // The content of the unpacked stage of a weight in a number format, which has the type of the model:
 //   nothing  layers read the planes
 //   values   the values of the weight, rounded to bf16
-//   decoded  the decoded values of its codes (quant/formats/decoded.h), for products of these values. Products of a
-//   stack
-//            are decoded in every format
+//   decoded  the decoded values of its codes (quant/formats/decoded.h), for products of these values. A stack whose
+//            fprop multiplies codes on a GPU is not unpacked; other products then decode it at each use
 enum class Unpacked : std::uint8_t { nothing, values, decoded };
 Unpacked unpacked_to(const ParameterSpec& spec);
 // Returns whether layers read the weight, which is stored in a number format, unpacked.

@@ -29,7 +29,7 @@ MEMCHECK = ["--tool", "memcheck"]
 RACECHECK = ["--tool", "racecheck", "--kernel-name-exclude", "kernel_substring=cudnn_generated", "--kernel-name-exclude",
              "kernel_substring=nvjet", "--kernel-name-exclude", "kernel_substring=cutlass"]
 # Tests of products, whose kernels are those of cuBLASLt and libtorch. racecheck may end with an internal error beside them.
-PRODUCTS = ("*Gemm*", "*OperandTest*", "*GroupedProducts*", "*BitsOfAnExpert*", "*WeightGradientsOfBf16*", "*Companions*",
+PRODUCTS = ("*ExpertsAsCodes*", "*OnCudaCodesOf*", "*Gemm*", "*OperandTest*", "*GroupedProducts*", "*BitsOfAnExpert*", "*WeightGradientsOfBf16*", "*Companions*",
             *(f"*ExpertsInFormats.{test}*" for test in ("Products", "RowsOfABlock", "OneScale", "Values", "Gradients")))
 NOTHING_SEEN = r"(?m)^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)"
 LIMIT_S = 200
@@ -145,13 +145,18 @@ class Sanitizer(unittest.TestCase):
 
     def test_products_of_experts_in_formats_stay_within_bounds(self):
         folder = scratch("sanitizer-experts")
-        flags = ["--model", "mixtral-tiny-odd", "--data", write_tokens(folder / "tokens", 131), "--global-batch", 2, "--seq-len", 64,
-                 "--backend", "nccl", "--dtype", "bf16", "--steps", 2]
+        flags = ["--data", write_tokens(folder / "tokens", 131), "--global-batch", 2, "--seq-len", 64, "--backend", "nccl",
+                 "--dtype", "bf16", "--steps", 2]
+        sixteens = folder / "sixteens.json"  # sizes that are multiples of 16, which products of codes need
+        sixteens.write_text(json.dumps(json.loads((ROOT / "configs" / "mixtral-tiny-odd" / "config.json").read_text()) | {
+            "hidden_size": 64, "intermediate_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}))
+        codes = ("--gemm-kernels", "native", "--fp8-recipe", "e4m3")
         for product, *more in (("fp8", "--fp8-scaling", "current"), ("fp8", "--wire-format", "fp8"), ("fp8_block",), ("nvfp4",),
-                               ("mxfp8", "--wire-format", "mxfp8")):
+                               ("mxfp8", "--wire-format", "mxfp8"), ("fp8", *codes), ("fp8", *codes, "--wire-format", "fp8")):
             with self.subTest(product=product):
                 out = folder / f"{product}-{len(more)}{more[0] if more else ''}"
-                self.check(MEMCHECK, *command("train", *flags, "--gemm-format", product, *more, "--out", out), environment=WITHOUT_CACHE)
+                model = sixteens if "native" in more else "mixtral-tiny-odd"
+                self.check(MEMCHECK, *command("train", *flags, "--model", model, "--gemm-format", product, *more, "--out", out), environment=WITHOUT_CACHE)
                 self.assertEqual(2, len(metrics(out)))
 
     def test_tokens_split_over_tp_stay_within_bounds(self):

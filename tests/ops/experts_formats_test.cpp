@@ -63,7 +63,7 @@ class ExpertsInFormats : public testing::TestWithParam<at::DeviceType> {
                                RowMatrices matrices) const {
     return {.encoding = encoding, .whole = grouped_scales(encoding, amaxes_of_rows(rows, selection, matrices))};
   }
-  static DecodedStack stack(const at::Tensor& w, std::int64_t local, const Encoding& encoding) {
+  static StackFactor stack(const at::Tensor& w, std::int64_t local, const Encoding& encoding) {
     return decode_stack(w, local, encoding, grouped_scales(encoding, amaxes_of_stack(w, local)));
   }
 
@@ -226,7 +226,7 @@ TEST_P(ExpertsInFormats, StacksHaveTheBytesOfTheDefinition) {
                                           << ", " << widths.out << " x " << widths.in << ", " << is_special);
           at::Tensor w = graded_stack(kMatrices, widths, 1);
           if (is_special) spoil(w);
-          const DecodedStack got = stack(here(w), kMatrices, encoding);
+          const StackFactor got = stack(here(w), kMatrices, encoding);
           const at::Tensor values = got.values.cpu();
           for (std::int64_t i = 0; i < kMatrices; ++i) {
             const at::Tensor own = w.narrow(0, i * widths.out, widths.out);
@@ -399,7 +399,7 @@ TEST(ExpertsInFormatsErrors, NameWhatDoesNotMatch) {
   const Encoding encoding = input_encoding(Format::nvfp4), of_weight = weight_encoding(Format::nvfp4);
   const WholeScale whole = grouped_scales(encoding, amaxes_of_rows(x, selection, RowMatrices::blocks));
   const RowQuantization as{.encoding = encoding, .whole = whole};
-  const DecodedStack stack = decode_stack(w, 2, of_weight, grouped_scales(of_weight, amaxes_of_stack(w, 2)));
+  const StackFactor stack = decode_stack(w, 2, of_weight, grouped_scales(of_weight, amaxes_of_stack(w, 2)));
   EXPECT_NO_THROW(grouped_fprop(x, as, stack, selection));
   EXPECT_THROW(grouped_fprop(x, {.encoding = encoding}, stack, selection), Error);
   EXPECT_THROW(grouped_fprop(x.to(at::kFloat), as, stack, selection), Error);

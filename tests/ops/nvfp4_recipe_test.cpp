@@ -1,5 +1,6 @@
 // Tests operands of nvfp4 products with the transform of columns and with stochastic rounding, on a CPU and on a GPU:
 // their amaxes, values and codes equal those that quant/ defines, and the bytes of a dry run are theirs.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>

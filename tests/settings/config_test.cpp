@@ -409,6 +409,26 @@ TEST(Resolve, RefusesEmulatedProductsIfTheKernelsAreNative) {
 }
 
 // Every given value is refused, also one that equals the default.
+TEST(Resolve, RefusesEmulatedProductsOfExpertsIfTheKernelsAreNative) {
+  const auto resolve = [&](std::int64_t width, const char* format, const char* recipe, const char* rules) {
+    models::DecoderConfig config{.vocab_size = 16, .hidden_size = 32, .num_layers = 1, .max_position_embeddings = 128};
+    config.num_heads = config.num_kv_heads = 1, config.head_dim = 8;
+    config.experts = models::ExpertsConfig{.count = 4, .per_token = 2, .width = width, .sparse = {true}};
+    resolve_model(resolved({"--backend", "nccl", "--dtype", "bf16", "--gemm-kernels", "native", "--gemm-format", format,
+                            "--gemm-rules", rules, "--fp8-recipe", recipe}),
+                  models::MixtralConfig(config));
+  };
+  EXPECT_NO_THROW(resolve(16, "fp8", "e4m3", "layers.*.attention.*=bf16"));
+  for (const auto& [width, format, recipe, product] :
+       {std::tuple{16, "fp8", "hybrid", "fp8"}, {24, "fp8", "e4m3", "fp8"}, {16, "fp8", "e4m3", "fp8_block"}}) {
+    const std::string rule = "*experts*=" + std::string(product);
+    EXPECT_THAT(base::refusal([&] { resolve(width, format, recipe, rule.c_str()); }),
+                AllOf(HasSubstr("--gemm-kernels: got native with products in " + std::string(product) + " of '"),
+                      HasSubstr("--fp8-recipe e4m3")));
+    EXPECT_NO_THROW(resolve(width, format, recipe, "*experts*=bf16"));
+  }
+}
+
 TEST(Resolve, RefusesTheRecipeOfNvfp4WithoutSuchProducts) {
   models::DecoderConfig config{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 128};
   config.intermediate_size = config.head_dim = 8, config.num_heads = config.num_kv_heads = 1;

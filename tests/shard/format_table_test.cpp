@@ -98,7 +98,7 @@ TEST(FormatTables, CountBackwardWeightsAndProductsSeparately) {
   EXPECT_THAT(table.quantized_at_use, ElementsAre(0, 512, 0, 0, 0));
 }
 
-// Products of stacks never read the planes of a weight, so a stack in the format of its products is unpacked.
+// Decoded products of stacks do not read the planes of a weight, so a stack in the format of its products is unpacked.
 TEST(FormatTables, CountStacksInTheirFormat) {
   const std::vector<ParameterSpec> specs{matrix_of("a", 32, 16), experts_of("layers.3.experts.weight", 2, 32, 16)};
   for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
@@ -113,6 +113,30 @@ TEST(FormatTables, CountStacksInTheirFormat) {
     EXPECT_FALSE(is_quantized_at_use(stack));
     EXPECT_EQ(stack.backward.has_value(), format == Format::mxfp8);
     if (stack.backward) EXPECT_EQ(unpacked_to(backward_weight(stack)), Unpacked::decoded);
+  }
+}
+
+// If fprop multiplies codes, it reads the planes. dgrad reads those of a backward weight only if it multiplies codes
+// too.
+TEST(FormatTables, LeaveStacksPackedIfTheirProductsMultiplyCodes) {
+  using enum quant::ProductKernel;
+  const FormatPolicy fp8{.format = Format::fp8}, mxfp8{.format = Format::mxfp8};
+  for (const auto recipe : {quant::Fp8Recipe::hybrid, quant::Fp8Recipe::e4m3}) {
+    FormatPolicy products = fp8;
+    products.stacks = {.recipe = recipe, .only_native = true};
+    const bool is_e4m3 = recipe == quant::Fp8Recipe::e4m3;
+    ParameterSpec stack = experts_of("layers.3.experts.weight", 2, 32, 16), odd = experts_of("experts", 2, 40, 16),
+                  other = stack;
+    set_formats(stack, {.wire = fp8, .wire_backward = fp8, .products = products}, kHalf);
+    EXPECT_EQ(stack.kernels, (is_e4m3 ? quant::StackKernels{native, native, native} : quant::StackKernels{native}));
+    EXPECT_EQ(unpacked_to(stack), Unpacked::nothing);
+    EXPECT_FALSE(is_quantized_at_use(stack));
+    set_formats(odd, {.wire = fp8, .wire_backward = fp8, .products = products}, kHalf);
+    EXPECT_EQ(unpacked_to(odd), Unpacked::decoded);
+    set_formats(other, {.wire = mxfp8, .wire_backward = fp8, .products = products}, kHalf);
+    EXPECT_EQ(unpacked_to(other), Unpacked::values);
+    ASSERT_TRUE(other.backward);
+    EXPECT_EQ(unpacked_to(backward_weight(other)), is_e4m3 ? Unpacked::nothing : Unpacked::decoded);
   }
 }
 

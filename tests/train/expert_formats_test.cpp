@@ -155,5 +155,39 @@ TEST(ExpertFormats, AValueThatIsNotFiniteSkipsSteps) {
       }
 }
 
+// Experts whose sizes on each rank are multiples of 16, so that products in fp8 can multiply codes.
+models::DecoderConfig experts_of_codes() {
+  models::DecoderConfig config = even_experts();
+  config.hidden_size = 32, config.head_dim = 8;
+  config.experts->width = 32;
+  return config;
+}
+
+// Products that a GPU multiplies as codes leave a stack packed. A CPU decodes it at each use, and gets the same bits.
+// With the recipe hybrid, only the forward product multiplies codes.
+TEST(ExpertFormats, ProductsOfCodesHaveTheBitsOfDecodedProductsOnCpus) {
+  for (const quant::Fp8Recipe recipe : {quant::Fp8Recipe::e4m3, quant::Fp8Recipe::hybrid})
+    for (const auto& [wire, backward] : {std::pair<Format, std::optional<Format>>{Format::fp8, std::nullopt},
+                                         {Format::bf16, std::nullopt},
+                                         {Format::fp8, Format::bf16},
+                                         {Format::nvfp4, Format::fp8}})
+      for (const Mesh& mesh : {Mesh{1, 2, 1, 1, 2, 1}, {1, 2, 1, 1, 1, 2}, {2, 1, 1, 2, 1, 1}}) {
+        SCOPED_TRACE(fmt::format("{} backward {} etp {} ep {} egtp {} recipe {}", name_of(wire),
+                                 name_of(backward.value_or(wire)), mesh.etp, mesh.ep, mesh.egtp,
+                                 static_cast<int>(recipe)));
+        RunOptions options = options_of(mesh, wire, backward);
+        options.model = experts_of_codes();
+        options.steps = 2;
+        options.products = Format::fp8;
+        options.product_options.recipe = recipe;
+        const RunResult expected = run(options);
+        options.only_codes = true;
+        expect_same_bits(expected, run(options), "codes");
+        options.replay = {.poison = true, .delay_seed = 5U, .longest_delay = 0.0003};
+        options.least_memory = true;
+        expect_same_bits(expected, run(options), "codes with the least memory");
+      }
+}
+
 }  // namespace
 }  // namespace tessera::train::expert_formats

@@ -47,6 +47,7 @@ struct RunOptions {
   quant::Format wire = quant::Format::bf16;  // number format in which a bf16 model's matrices are stored and gathered
   // Number format of products with these matrices and with the output layer.
   quant::Format products = quant::Format::bf16;
+  bool only_codes = false;                     // StackChoice::only_native
   std::optional<quant::Format> wire_backward;  // number format of backward weights; absent: `wire`
   nn::ProductOptions product_options;
   nn::DropoutOptions dropout;

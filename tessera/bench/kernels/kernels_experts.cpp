@@ -183,7 +183,7 @@ void add_products_in(Cases& c, quant::Format format) {
        [=, &c](std::uint64_t seed) {
          const Chosen chosen = choose(c, seed);
          const at::Tensor left = c.normal({rows, in}, seed + 1), w = c.normal({experts * out, in}, seed + 2);
-         const ops::DecodedStack decoded =
+         const ops::StackFactor decoded =
              ops::decode_stack(w, experts, of_weight, ops::grouped_scales(of_weight, ops::amaxes_of_stack(w, experts)));
          const ops::RowQuantization as{.encoding = encoding,
                                        .whole = ops::grouped_scales(encoding, scales(left, chosen.rows))};

@@ -91,7 +91,8 @@ void Decoder::check_products_of_experts() const {
         kinds.insert({.out = weight->rows / block.experts->local.count,
                       .in = weight->cols,
                       .format = weight->product,
-                      .recipe = context_.products.recipe});
+                      .recipe = context_.products.recipe,
+                      .kernels = context_.program.parameters().spec(weight->id).kernels});
   }
   for (const ops::ExpertProducts& kind : kinds) ops::check_companions(kind, device);
 }

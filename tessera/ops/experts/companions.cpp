@@ -26,8 +26,11 @@ RowQuantization own_quantization(const at::Tensor& rows, const quant::Encoding& 
   return {.encoding = encoding,
           .whole = grouped_scales(encoding, amaxes_of_rows(rows, selection, RowMatrices::experts))};
 }
-DecodedStack decoded(const at::Tensor& w, const Selection& selection, const quant::Encoding& encoding) {
-  return decode_stack(w, selection.local, encoding, grouped_scales(encoding, amaxes_of_stack(w, selection.local)));
+StackFactor own_factor(const at::Tensor& w, const Selection& selection, const quant::Encoding& encoding, Sides side,
+                       quant::ProductKernel kernel) {
+  const WholeScale scales = grouped_scales(encoding, amaxes_of_stack(w, selection.local));
+  return kernel == quant::ProductKernel::native ? code_stack(w, selection.local, encoding, scales, side)
+                                                : decode_stack(w, selection.local, encoding, scales);
 }
 
 // The products of all rows. The gradient of the weights overwrites `w`.
@@ -41,9 +44,13 @@ Products products_of(const ExpertProducts& kind, const at::Tensor& x, const at::
   }
   const RowQuantization x_as = own_quantization(x, input_encoding(kind.format), rows),
                         dy_as = own_quantization(dy, gradient_encoding(kind.format, kind.recipe), rows);
-  products = {grouped_fprop(x, x_as, decoded(w, rows, weight_encoding(kind.format)), rows),
-              grouped_dgrad(dy, dy_as, decoded(w, rows, columnwise_encoding(kind.format)), rows), w};
-  grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = x, .as = x_as}, rows, w, false);
+  const auto factor = [&](const quant::Encoding& encoding, Sides side, quant::ProductKernel kernel) {
+    return own_factor(w, rows, encoding, side, kernel);
+  };
+  products = {
+      grouped_fprop(x, x_as, factor(weight_encoding(kind.format), Sides::rows, kind.kernels.fprop), rows),
+      grouped_dgrad(dy, dy_as, factor(columnwise_encoding(kind.format), Sides::columns, kind.kernels.dgrad), rows), w};
+  grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = x, .as = x_as}, rows, w, false, kind.kernels.wgrad);
   return products;
 }
 

@@ -5,7 +5,7 @@
 #include <compare>
 #include <cstdint>
 
-#include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/stack_kernels.h"
 
 namespace tessera::ops {
 
@@ -14,6 +14,7 @@ struct ExpertProducts {
   std::int64_t out = 0, in = 0;
   quant::Format format = quant::Format::bf16;
   quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
+  quant::StackKernels kernels;
 
   auto operator<=>(const ExpertProducts&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/experts/grouped_casts.h"
+#include "tessera/ops/experts/grouped_codes.h"
 #include "tessera/ops/experts/grouped_device.h"
 #include "tessera/ops/router/bias_update.h"
 
@@ -77,7 +78,7 @@ void grouped_dgrad(const at::Tensor&, const at::Tensor&, const Selection&, at::T
 void grouped_wgrad(const at::Tensor&, const at::Tensor&, const Selection&, at::Tensor&) {
   refuse_experts();
 }
-void find_places(const StackedRows&, std::int64_t, const StripPlaces&, base::CudaStream) {
+void find_places(const StackedRows&, std::int64_t, const StripPlaces&, base::CudaStream, int) {
   refuse_experts();
 }
 void take_grouped_amaxes(const GroupedAmaxes&, base::CudaStream) {
@@ -87,6 +88,15 @@ void cast_grouped(const GroupedCast&, base::CudaStream) {
   refuse_experts();
 }
 void scales_of_amaxes(const quant::Encoding&, const float*, std::int64_t, float*, float*, base::CudaStream) {
+  refuse_experts();
+}
+void cast_codes(const CodesCast&, base::CudaStream) {
+  refuse_experts();
+}
+void multiply_row_codes(const CodesProduct&, at::Tensor&) {
+  refuse_experts();
+}
+void multiply_inner_codes(const CodesProduct&, at::Tensor&) {
   refuse_experts();
 }
 

@@ -1,13 +1,11 @@
 // Quantizes and decodes matrices of experts. The host does not know how many rows a matrix has.
 //
-// A thread block processes a strip: adjacent rows of one matrix, at least the rows of a tile. It processes kChunks
-// chunks of the strip's columns, one after the other. A thread holds some rows of two adjacent columns of a chunk.
+// A strip (strips.cuh) has at least the rows of a tile. A thread block processes kChunks chunks of the strip's columns,
+// one after the other. A thread holds some rows of two adjacent columns of a chunk.
 #include <string>
 #include <type_traits>
 
-#include "tessera/ops/experts/grouped_casts.h"
-#include "tessera/ops/packs.cuh"
-#include "tessera/quant/cuda/vectors.cuh"
+#include "tessera/ops/experts/strips.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
@@ -19,49 +17,6 @@ constexpr int kTiles = 128;  // the largest number of tiles in a chunk of a stri
 constexpr int kScanThreads = 1024;
 constexpr std::int64_t kSpread = 16;  // matrices of a spread result begin at multiples of this number of rows
 constexpr std::uint32_t kMagnitude = 0x7FFF, kInfinity = 0x7F80, kSign = 0x8000, kNan = 0x7FFF;  // bits of bf16
-
-__device__ float number_at(const MatrixNumbers& numbers, std::int64_t matrix) {
-  return numbers.values == nullptr ? 1.0F : numbers.values[numbers.is_one ? 0 : matrix];
-}
-
-// The strip of a thread block.
-struct Strip {
-  std::int64_t matrix = 0, row = 0, to = 0;  // the matrix, and the first rows in the source and in the result
-  int rows = 0, to_rows = 0;                 // rows of the source and of the result; to_rows is 0 if there is no strip
-};
-
-// Returns the number of matrices whose strips end before this block's strip. All threads get the same number.
-__device__ std::int64_t matrix_of_block(const std::int32_t* strip_ends, std::int64_t matrices) {
-  int before = 0;
-  for (std::int64_t i = threadIdx.x % kWarp; i < matrices; i += kWarp)
-    before += strip_ends[i] <= static_cast<std::int64_t>(blockIdx.x) ? 1 : 0;
-  return __reduce_add_sync(0xFFFFFFFFU, before);
-}
-
-template <int kRows>
-__device__ Strip strip_of_block(const StackedRows& source, const StripPlaces& places, bool is_spread) {
-  Strip strip;
-  if (source.ends == nullptr) {
-    const std::int64_t each = ceil_div(source.height, kRows), first = blockIdx.x % each * kRows;
-    strip.matrix = blockIdx.x / each;
-    strip.row = strip.to = strip.matrix * source.height + first;
-    strip.rows = strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, source.height - first));
-    return strip;
-  }
-  strip.matrix = matrix_of_block(places.strip_ends, source.matrices);
-  if (strip.matrix == source.matrices) return strip;
-  const auto begin_of = [&](const std::int32_t* ends) {
-    return strip.matrix == 0 ? std::int64_t{0} : std::int64_t{ends[strip.matrix - 1]};
-  };
-  const std::int64_t first = (blockIdx.x - begin_of(places.strip_ends)) * kRows;
-  strip.row = strip.to = begin_of(source.ends) + first;
-  strip.rows = strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, source.ends[strip.matrix] - strip.row));
-  if (is_spread) {
-    strip.to = begin_of(places.result_ends) + first;
-    strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, places.result_ends[strip.matrix] - strip.to));
-  }
-  return strip;
-}
 
 // Two adjacent columns of a thread, and the rows of a strip that the thread holds.
 template <int kRows>
@@ -276,12 +231,12 @@ __device__ int2 sums_before(int2 own, int2* sums) {
 
 // Launched as one thread block. Each thread processes adjacent matrices.
 __global__ void __launch_bounds__(kScanThreads)
-    scan_places(const std::int32_t* ends, std::int64_t matrices, int strip, StripPlaces places) {
+    scan_places(const std::int32_t* ends, std::int64_t matrices, int strip, int least, StripPlaces places) {
   __shared__ int2 sums[kScanThreads];
   const std::int64_t each = ceil_div(matrices, kScanThreads);
   const std::int64_t begin = min(matrices, threadIdx.x * each), end = min(matrices, begin + each);
   const auto sizes_of = [&](std::int64_t i) -> int2 {
-    const int rows = ends[i] - (i == 0 ? 0 : ends[i - 1]);
+    const int rows = max(least, ends[i] - (i == 0 ? 0 : ends[i - 1]));
     return {(rows + strip - 1) / strip, static_cast<int>((rows + kSpread - 1) / kSpread * kSpread)};
   };
   int2 own{0, 0};
@@ -307,12 +262,9 @@ __global__ void __launch_bounds__(kThreads)
   inverses[i] = __uint_as_float(scale.stored);
 }
 
-// Returns the grid of a launch with strips of `rows` rows. The number of strips is an upper bound.
 dim3 grid_of(const StackedRows& source, std::int64_t rows) {
-  const std::int64_t strips =
-      source.ends == nullptr ? source.matrices * ceil_div(source.height, rows) : source.room / rows + source.matrices;
-  return {quant::cuda::checked_blocks(strips), quant::cuda::checked_blocks(ceil_div(source.cols, kChunks * kChunkCols)),
-          1};
+  return {quant::cuda::checked_blocks(strips_of(source, rows)),
+          quant::cuda::checked_blocks(ceil_div(source.cols, kChunks * kChunkCols)), 1};
 }
 
 bool has_pairs(const StackedRows& source, const bfloat16* target) {
@@ -341,15 +293,12 @@ void launch_tiles(const GroupedCast& cast, base::CudaStream stream) {
                    : launch<Element::e4m3, Scale::fp32, false, 128>(cast, stream);
 }
 
-bool is_empty(const StackedRows& source) {
-  return source.matrices == 0 || source.cols == 0 || source.room == 0;
-}
-
 }  // namespace
 
-void find_places(const StackedRows& source, std::int64_t strip, const StripPlaces& places, base::CudaStream stream) {
+void find_places(const StackedRows& source, std::int64_t strip, const StripPlaces& places, base::CudaStream stream,
+                 int least) {
   if (source.matrices == 0) return;
-  scan_places<<<1, kScanThreads, 0, stream>>>(source.ends, source.matrices, static_cast<int>(strip), places);
+  scan_places<<<1, kScanThreads, 0, stream>>>(source.ends, source.matrices, static_cast<int>(strip), least, places);
   check_launch("find_places");
 }
 

@@ -9,6 +9,8 @@
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/grouped_casts.h"
+#include "tessera/ops/experts/grouped_codes.h"
+#include "tessera/ops/experts/grouped_parts.h"
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/ops/gemm/operand_parts.h"
@@ -20,24 +22,11 @@ namespace {
 
 using quant::Encoding;
 
-at::Tensor bf16_rows(const at::Tensor& rows, const Selection& selection, const char* what) {
-  const at::Tensor result = dense(rows, 2, what);
-  TESSERA_CHECK(result.scalar_type() == at::kBFloat16 && result.size(0) == selection.room,
-                "{}: {} rows of type {}, expected {} rows of bf16", what, result.size(0),
-                c10::toString(result.scalar_type()), selection.room);
-  return result;
-}
-
 // Returns the number of a matrix. `numbers` has one number for each matrix or for all matrices.
 float number_at(const at::Tensor& numbers, std::int64_t matrix) {
   if (!numbers.defined()) return 1;
   return numbers.const_data_ptr<float>()[numbers.numel() == 1 ? 0 : matrix];
 }
-// Returns the number that quantization reads (OperandSource::whole).
-const at::Tensor& scales_of(const Encoding& encoding, const WholeScale& whole) {
-  return has_one_scale(encoding) ? whole.multiplier : whole.amax;
-}
-
 // Throws Error unless the tensors of a scale have one number for each of `matrices` or for all of them.
 void check_whole(const Encoding& encoding, const WholeScale& whole, std::int64_t matrices) {
   if (!needs_whole(encoding)) return;
@@ -62,7 +51,7 @@ at::Tensor times_alpha(at::Tensor sums, float alpha) {
 
 // CPU: calls product(decoded rows of the expert in the block, decoded matrix of the expert), which returns fp32 sums.
 template <typename Product>
-void each_host_product(const at::Tensor& rows, const RowQuantization& as, const DecodedStack& w,
+void each_host_product(const at::Tensor& rows, const RowQuantization& as, const StackFactor& w,
                        const Selection& selection, at::Tensor& result, Product product) {
   if (selection.local == 0) return;
   const std::int64_t height = w.values.size(0) / selection.local;
@@ -91,43 +80,6 @@ void raise_host_amax(const at::Tensor& rows, const Selection& selection, float* 
 
 // ---- GPU and dry run
 
-// The rows of a selection, as arguments of kernels.
-StackedRows stacked(const at::Tensor& rows, const Selection& selection, RowMatrices matrices) {
-  const at::Tensor& ends = matrices == RowMatrices::blocks ? selection.block_ends : selection.ends;
-  return {.values = static_cast<const quant::bfloat16*>(rows.const_data_ptr()),
-          .room = selection.room,
-          .cols = rows.size(1),
-          .matrices = matrices_of(selection, matrices),
-          .ends = ends.const_data_ptr<std::int32_t>()};
-}
-StackedRows stacked(const at::Tensor& stack, std::int64_t matrices) {
-  return {.values = static_cast<const quant::bfloat16*>(stack.const_data_ptr()),
-          .room = stack.size(0),
-          .cols = stack.size(1),
-          .matrices = matrices,
-          .height = matrices == 0 ? 0 : stack.size(0) / matrices};
-}
-
-MatrixNumbers device_numbers(const at::Tensor& numbers) {
-  if (!numbers.defined()) return {};
-  return {.values = numbers.const_data_ptr<float>(), .is_one = numbers.numel() == 1};
-}
-
-// The places of the strips of a source, and the memory that holds them.
-struct DevicePlaces {
-  at::Tensor memory;  // [2, matrices]: ends of strips, ends of results
-  StripPlaces places;
-
-  at::Tensor result_ends() const { return memory.select(0, 1); }
-};
-DevicePlaces find_places(const StackedRows& source, std::int64_t strip, at::Device device, base::CudaStream stream) {
-  DevicePlaces result{.memory = make({2, source.matrices}, at::kInt, device), .places = {}};
-  auto* memory = result.memory.mutable_data_ptr<std::int32_t>();
-  result.places = {.strip_ends = memory, .result_ends = memory + source.matrices};
-  cuda::find_places(source, strip, result.places, stream);
-  return result;
-}
-
 // GPU: raises the amaxes of stacked matrices.
 void take_device_amaxes(const at::Tensor& rows, const StackedRows& source, float* amaxes) {
   if (source.matrices == 0 || rows.numel() == 0) return;
@@ -136,13 +88,6 @@ void take_device_amaxes(const at::Tensor& rows, const StackedRows& source, float
   if (source.ends != nullptr) found = find_places(source, kExpertRows, rows.device(), stream);
   cuda::take_grouped_amaxes({.source = source, .places = found.places, .amaxes = amaxes}, stream);
 }
-
-// The other factor of a product, whose numbers are part of alpha.
-struct Partner {
-  at::Tensor numbers;
-  Encoding encoding;
-  std::int64_t matrices = 1;
-};
 
 // Returns the decoded values of rows, and the selection that describes them.
 struct DecodedRows {
@@ -186,12 +131,8 @@ DecodedRows device_decoded(const at::Tensor& rows, const RowQuantization& as, Ro
   return result;
 }
 
-Partner partner_of(const DecodedStack& w, const Selection& selection) {
-  return {.numbers = w.whole, .encoding = w.encoding, .matrices = selection.local};
-}
-
 // GPU and dry run: quantizes rows for fprop or dgrad with a stack.
-at::Tensor device_rows(const at::Tensor& rows, const RowQuantization& as, const DecodedStack& w,
+at::Tensor device_rows(const at::Tensor& rows, const RowQuantization& as, const StackFactor& w,
                        const Selection& selection) {
   const Partner partner = partner_of(w, selection);
   return device_decoded(rows, as, RowMatrices::blocks, &partner, selection).values;
@@ -264,13 +205,13 @@ at::Tensor numbers_of(const Encoding& encoding, const WholeScale& whole) {
   return has_one_scale(encoding) ? whole.inverse : at::Tensor();
 }
 
-DecodedStack decode_stack(const at::Tensor& stack, std::int64_t matrices, const Encoding& encoding,
-                          const WholeScale& whole) {
+StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const Encoding& encoding,
+                         const WholeScale& whole) {
   const at::Tensor source = dense_like(stack, stack.sizes(), at::kBFloat16, "decode_stack stack");
   check_whole(encoding, whole, matrices);
-  DecodedStack result{.values = make(source.sizes(), at::kBFloat16, source.device()),
-                      .encoding = encoding,
-                      .whole = numbers_of(encoding, whole)};
+  StackFactor result{.values = make(source.sizes(), at::kBFloat16, source.device()),
+                     .encoding = encoding,
+                     .whole = numbers_of(encoding, whole)};
   if (is_dry(source)) {
     report(memory_work("quantize", bytes_of({source, result.values})));
     return result;
@@ -299,8 +240,8 @@ DecodedStack decode_stack(const at::Tensor& stack, std::int64_t matrices, const 
 
 namespace {
 
-// Throws Error unless the rows have the width that the stack's matrices multiply.
-void check_stack(const at::Tensor& rows, const DecodedStack& w, std::int64_t local, bool by_rows, const char* what) {
+// Throws Error unless the rows have the width that the decoded matrices of the stack multiply.
+void check_stack(const at::Tensor& rows, const StackFactor& w, std::int64_t local, bool by_rows, const char* what) {
   TESSERA_CHECK(w.values.dim() == 2 && w.values.scalar_type() == at::kBFloat16 &&
                     (local == 0 ? w.values.size(0) == 0 : w.values.size(0) % local == 0),
                 "{}: a stack of {} rows, expected bf16 matrices of {} experts", what, w.values.size(0), local);
@@ -310,9 +251,13 @@ void check_stack(const at::Tensor& rows, const DecodedStack& w, std::int64_t loc
 
 }  // namespace
 
-at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const DecodedStack& w,
+at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const StackFactor& w,
                          const Selection& selection) {
   const at::Tensor rows = bf16_rows(x, selection, "grouped_fprop x");
+  if (w.codes.defined()) {
+    check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
+    return fprop_of_codes(rows, as, w, selection);
+  }
   check_stack(rows, w, selection.local, /*by_rows=*/true, "grouped_fprop w");
   check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
   if (!rows.is_cpu()) return grouped_fprop(device_rows(rows, as, w, selection), w.values, selection);
@@ -324,9 +269,13 @@ at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const D
   return y;
 }
 
-at::Tensor grouped_dgrad(const at::Tensor& dy, const RowQuantization& as, const DecodedStack& w,
+at::Tensor grouped_dgrad(const at::Tensor& dy, const RowQuantization& as, const StackFactor& w,
                          const Selection& selection) {
   const at::Tensor rows = bf16_rows(dy, selection, "grouped_dgrad dy");
+  if (w.codes.defined()) {
+    check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
+    return dgrad_of_codes(rows, as, w, selection);
+  }
   check_stack(rows, w, selection.local, /*by_rows=*/false, "grouped_dgrad w");
   check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
   if (!rows.is_cpu()) return grouped_dgrad(device_rows(rows, as, w, selection), w.values, selection);
@@ -367,14 +316,18 @@ void host_wgrad(const at::Tensor& dy, const RowQuantization& dy_as, const at::Te
 
 }  // namespace
 
-void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& selection, at::Tensor& dw,
-                   bool accumulate) {
+void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& selection, at::Tensor& dw, bool accumulate,
+                   quant::ProductKernel kernel) {
   const at::Tensor gradients = bf16_rows(dy.rows, selection, "grouped_wgrad dy");
   const at::Tensor inputs = bf16_rows(x.rows, selection, "grouped_wgrad x");
   for (const RowFactor* factor : {&dy, &x})
     check_whole(factor->as.encoding, factor->as.whole, matrices_of(selection, RowMatrices::experts));
   TESSERA_CHECK(dw.defined() && dw.dim() == 2 && (selection.local == 0 || dw.size(0) % selection.local == 0),
                 "grouped_wgrad dw: expected a matrix of {} experts", selection.local);
+  if (kernel == quant::ProductKernel::native && !gradients.is_cpu()) {
+    TESSERA_CHECK(!accumulate, "grouped_wgrad: expected products of codes to overwrite the gradient");
+    return wgrad_of_codes({.rows = gradients, .as = dy.as}, {.rows = inputs, .as = x.as}, selection, dw);
+  }
   if (!gradients.is_cpu()) {
     const Partner partner{
         .numbers = numbers_of(x.as.encoding, x.as.whole), .encoding = x.as.encoding, .matrices = selection.local};

@@ -1,6 +1,7 @@
 // The matrix products of experts in number formats. `w` stacks the matrices of the local experts by rows.
 //
-// Every device multiplies decoded values (quant/formats/decoded.h), in every format:
+// Products multiply decoded values (quant/formats/decoded.h), in every format. In fp8, a GPU can multiply e4m3 codes
+// instead (quant/formats/stack_kernels.h):
 //
 //   y = x w^T     rows of x, rows of w
 //   dx = dy w     rows of dy, columns of w
@@ -14,6 +15,8 @@
 //   GPU  One grouped product in bf16. alpha is multiplied into the values of x (fprop) or of dy (dgrad, wgrad), and
 //        each product is rounded to fp32 and then to bf16. In wgrad, the rows of an expert begin at multiples of
 //        kExpertRows, with zeros between.
+//        Products of codes: the fp32 sum is multiplied by alpha, rounded to fp32, and rounded to bf16. fprop adds with
+//        fewer bits.
 //
 // Throws Error if shapes or types do not match.
 #pragma once
@@ -41,10 +44,11 @@ struct RowQuantization {
   WholeScale whole;
   float* amax = nullptr;
 };
-// The matrices of the local experts as decoded values [local * out, in] in bf16. The tiles of `encoding` extend along
-// the dimension over which the product sums, or they are square.
-struct DecodedStack {
-  at::Tensor values;
+// The matrices of the local experts [out, in] as a factor of fprop or of dgrad: decoded values, or codes on a GPU. The
+// tiles of `encoding` extend along the dimension over which the product sums, or they are square.
+struct StackFactor {
+  at::Tensor values;  // [local * out, in] in bf16
+  at::Tensor codes;   // fprop: [local, out, in] bytes; dgrad: the transposed matrices [local, in, out]
   quant::Encoding encoding;
   at::Tensor whole;  // [local]: the numbers of product_alpha; undefined if alpha does not depend on the matrices
 };
@@ -58,22 +62,30 @@ WholeScale grouped_scales(const quant::Encoding& encoding, const at::Tensor& ama
 at::Tensor numbers_of(const quant::Encoding& encoding, const WholeScale& whole);
 
 // Quantizes and decodes each matrix of a stack [matrices * out, in] in bf16. `whole` has one number for each matrix.
-DecodedStack decode_stack(const at::Tensor& stack, std::int64_t matrices, const quant::Encoding& encoding,
-                          const WholeScale& whole);
+StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const quant::Encoding& encoding,
+                         const WholeScale& whole);
+// The same as codes of an encoding with one scale per matrix, by rows for fprop or by columns for dgrad. A CPU decodes.
+StackFactor code_stack(const at::Tensor& stack, std::int64_t matrices, const quant::Encoding& encoding,
+                       const WholeScale& whole, Sides side);
+// Returns a stack of matrices with e4m3 codes and one scale each, as a factor for `kernel`. The arrays of `planes` are
+// on the device. They must remain unchanged as long as the result is used. A CPU decodes.
+StackFactor stored_stack(const quant::Quantized& planes, quant::Extent matrix, std::int64_t matrices,
+                         const quant::Encoding& encoding, Sides side, quant::ProductKernel kernel, at::Device device);
 
 // x: [room, in] in bf16. Returns [room, out] in bf16. Rows of the result after the selected rows are undefined.
-at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const DecodedStack& w,
+at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const StackFactor& w,
                          const Selection& selection);
 // dy: [room, out]. Returns [room, in].
-at::Tensor grouped_dgrad(const at::Tensor& dy, const RowQuantization& as, const DecodedStack& w,
+at::Tensor grouped_dgrad(const at::Tensor& dy, const RowQuantization& as, const StackFactor& w,
                          const Selection& selection);
 struct RowFactor {
   const at::Tensor& rows;
   const RowQuantization& as;
 };
 // Computes dw [local * out, in]. The tensors of `whole` have one number for each expert. Types and `accumulate` have
-// the meaning of grouped_wgrad in grouped.h. The gradient of an expert without rows is zero.
-void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& selection, at::Tensor& dw,
-                   bool accumulate);
+// the meaning of grouped_wgrad in grouped.h. The gradient of an expert without rows is zero. A CPU multiplies decoded
+// values with every kernel.
+void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& selection, at::Tensor& dw, bool accumulate,
+                   quant::ProductKernel kernel = quant::ProductKernel::decoded);
 
 }  // namespace tessera::ops

@@ -30,16 +30,16 @@ class ByteTile {
 };
 
 // Writes a tile to a matrix with `rows` rows of `row_bytes` bytes. `first_row` and `first_byte` are the position of the
-// tile in the matrix. If kWide is true, every row must begin at a multiple of 16 bytes. Every thread of the block calls
-// this function, after a barrier.
+// tile in the matrix. Bytes of a row from `end_byte` on are not written. If kWide is true, every row must begin at a
+// multiple of 16 bytes, and `end_byte` must be one. Every thread of the block calls this function, after a barrier.
 template <int kRows, int kThreads, bool kWide>
 __device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::int64_t first_row,
-                           std::int64_t first_byte, std::int64_t rows, std::int64_t row_bytes) {
+                           std::int64_t first_byte, std::int64_t rows, std::int64_t row_bytes, std::int64_t end_byte) {
 #pragma unroll
   for (int i = 0; i < kRows * kTileRuns / kThreads; ++i) {
     const int number = i * kThreads + static_cast<int>(threadIdx.x);
     const std::int64_t row = first_row + number / kTileRuns, byte = first_byte + number % kTileRuns * 16;
-    if (row >= rows || byte >= row_bytes) continue;
+    if (row >= rows || byte >= end_byte) continue;
     const uint4 run = tile.run(number / kTileRuns, number % kTileRuns);
     std::uint8_t* target = to + row * row_bytes + byte;
     if constexpr (kWide) {
@@ -48,9 +48,15 @@ __device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::i
       const std::uint32_t words[4] = {run.x, run.y, run.z, run.w};
 #pragma unroll
       for (int b = 0; b < 16; ++b)
-        if (byte + b < row_bytes) target[b] = static_cast<std::uint8_t>(words[b / 4] >> (8 * (b % 4)));
+        if (byte + b < end_byte) target[b] = static_cast<std::uint8_t>(words[b / 4] >> (8 * (b % 4)));
     }
   }
+}
+
+template <int kRows, int kThreads, bool kWide>
+__device__ void store_tile(const ByteTile<kRows>& tile, std::uint8_t* to, std::int64_t first_row,
+                           std::int64_t first_byte, std::int64_t rows, std::int64_t row_bytes) {
+  store_tile<kRows, kThreads, kWide>(tile, to, first_row, first_byte, rows, row_bytes, row_bytes);
 }
 
 // How the 256 threads of a block divide a square of 128 x 128 elements. Each thread holds kParts parts. A part is four

@@ -30,9 +30,5 @@ constexpr bool is_decoded(Format format) {
 constexpr ProductKernel kernel_of(Format format, bool is_gpu) {
   return format == Format::bf16 || (is_gpu && !is_decoded(format)) ? ProductKernel::native : ProductKernel::decoded;
 }
-// Returns how every device multiplies stacks of matrices, such as those of experts.
-constexpr ProductKernel kernel_of_stacks(Format format) {
-  return format == Format::bf16 ? ProductKernel::native : ProductKernel::decoded;
-}
 
 }  // namespace tessera::quant

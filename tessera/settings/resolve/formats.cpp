@@ -59,15 +59,17 @@ void check_kernels(const TrainConfig& config, const shard::FormatPolicy& policy)
           "auto, or products in {}",
           name_of(format), name_of(config.backend), is_gpu ? "bf16, fp8 or fp8_block" : "bf16");
 }
-// The same for the products of experts, which every backend multiplies as decoded values.
+// The same for the products of experts (quant/formats/stack_kernels.h).
 void check_kernels_of_stacks(const TrainConfig& config, std::span<const shard::ParameterSpec> specs) {
   if (config.formats.kernels != GemmKernels::native) return;
   for (const shard::ParameterSpec& spec : specs)
-    if (spec.dims.size() == 3 && quant::kernel_of_stacks(spec.product) == quant::ProductKernel::decoded)
+    if (spec.dims.size() == 3 && spec.product != quant::Format::bf16 && !spec.kernels.are_native())
       throw InputError(
-          "--gemm-kernels: got native with products in {} of '{}', which are multiplied as decoded values; expected "
-          "auto, or --gemm-rules with bf16 for experts",
-          name_of(spec.product), spec.name);
+          "--gemm-kernels: got native with products in {} of '{}', some of which are multiplied as decoded values; "
+          "expected auto, --gemm-rules with bf16 for experts, or fp8 with --fp8-recipe e4m3 and matrices whose sizes "
+          "on "
+          "each rank are multiples of {}",
+          name_of(spec.product), spec.name, quant::kCodesMultiple);
 }
 
 // Throws InputError if a setting of nvfp4 products has a value without such products.
@@ -128,6 +130,13 @@ shard::FormatPolicies policies_of(const FormatSettings& formats) {
   return {.wire = wire, .wire_backward = backward, .products = policy_of(formats.products, formats.product_rules)};
 }
 
+shard::FormatPolicies policies_of(const TrainConfig& config) {
+  shard::FormatPolicies policies = policies_of(config.formats);
+  policies.products.stacks = {.recipe = config.products.recipe,
+                              .only_native = config.formats.kernels == GemmKernels::native};
+  return policies;
+}
+
 void complete_recipe(FormatSettings& formats) {
   if (!has_format(policies_of(formats).products, quant::Format::nvfp4)) return;
   const nn::ProductOptions defaults;
@@ -142,7 +151,7 @@ bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
 
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model) {
   std::map<std::string, WeightFormats> formats;
-  for (const shard::ParameterSpec& spec : specs_with(policies_of(config.formats), config, model)) {
+  for (const shard::ParameterSpec& spec : specs_with(policies_of(config), config, model)) {
     formats[spec.name] = {.wire = spec.encoding ? quant::format_of(*spec.encoding) : quant::Format::bf16,
                           .product = spec.product};
   }
@@ -150,13 +159,13 @@ std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, c
 }
 
 shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model) {
-  const shard::FormatPolicies policies = policies_of(config.formats);
+  const shard::FormatPolicies policies = policies_of(config);
   return shard::format_table(specs_with(policies, config, model), policies);
 }
 
 void check_formats(const TrainConfig& config, const models::ModelConfig& model) {
   const FormatSettings& formats = config.formats;
-  const shard::FormatPolicies policies = policies_of(formats);
+  const shard::FormatPolicies policies = policies_of(config);
   check_dtype(config.dtype, policies.wire, "--wire-format", "--wire-rules");
   check_dtype(config.dtype, policies.wire_backward, "--wire-format-backward", "--wire-rules-backward");
   check_dtype(config.dtype, policies.products, "--gemm-format", "--gemm-rules");

@@ -10,8 +10,10 @@
 namespace tessera::settings {
 
 // Returns the number formats of weights in storage and transfers, in the storage that backward passes read, and in
-// products. Embedding and output layer are bf16 unless a rule names them.
+// products. Embedding and output layer are bf16 unless a rule names them. Settings of products also choose the kernels
+// of stacks.
 shard::FormatPolicies policies_of(const FormatSettings& formats);
+shard::FormatPolicies policies_of(const TrainConfig& config);
 // Sets the recipe of nvfp4 products to its defaults where it is absent, if the settings choose such products.
 void complete_recipe(FormatSettings& formats);
 // Returns whether the policy or one of its rules chooses the format.

@@ -9,6 +9,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/text/printable.h"
 #include "tessera/shard/formats/encoded.h"
+#include "tessera/shard/formats/stack_part.h"
 
 namespace tessera::shard {
 namespace {
@@ -113,6 +114,9 @@ void set_product(ParameterSpec& spec, const FormatPolicy& policy, const Paramete
                      name_of(types.model));
   check_tiles(spec, quant::weight_encoding(format));
   spec.product = format;
+  if (spec.dims.size() != 3) return;
+  const quant::Extent matrix = matrix_of_stack(spec);
+  spec.kernels = quant::stack_kernels(format, policy.stacks, matrix.rows, matrix.cols);
 }
 
 void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types) {

@@ -22,6 +22,7 @@ struct FormatRule {
 struct FormatPolicy {
   quant::Format format = quant::Format::bf16;
   std::vector<FormatRule> rules;
+  quant::StackChoice stacks;  // of products: how a GPU multiplies stacks of matrices
 
   bool is_bf16() const;
 };
@@ -34,9 +35,9 @@ std::string pattern_of(std::string_view name);
 // with `where`.
 std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_view where);
 
-// Sets spec.product, the number format of a matrix's products. Does not change vectors and tables whose rows are read
-// by index. Throws InputError if a rule gives such a table a format other than bf16, or if the model's type is not
-// bf16.
+// Sets spec.product, the number format of a matrix's products, and spec.kernels of a stack. Does not change vectors and
+// tables whose rows are read by index. Throws InputError if a rule gives such a table a format other than bf16, or if
+// the model's type is not bf16.
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 // Sets spec.encoding of a matrix to the policy's format. Does not change vectors and tables whose rows are read by
 // index. Throws the errors of check_encoding, and InputError if a rule gives such a table a format other than bf16.
