@@ -206,6 +206,55 @@ void add_products_in(Cases& c, quant::Format format) {
                      operations});
 }
 
+// The products of codes in fp8 with the casts of their rows, and the factors that a stack of codes has in them.
+void add_products_of_codes(Cases& c) {
+  const KernelBench& b = c.bench();
+  const std::int64_t rows = b.tokens * b.choices, in = b.hidden, out = 2 * b.expert_width, experts = b.experts;
+  if (in % quant::kCodesMultiple != 0 || out % quant::kCodesMultiple != 0) return;
+  const double stack = static_cast<double>(experts * out * in), x = c.rows(b.choices * in), y = c.rows(b.choices * out),
+               operations = 2 * static_cast<double>(rows) * static_cast<double>(in * out);
+  const quant::Encoding encoding = weight_encoding(quant::Format::fp8);
+  const auto scaled = [=](const at::Tensor& matrix, const ops::Selection& selection) {
+    const at::Tensor amaxes = ops::amaxes_of_rows(matrix, selection, ops::RowMatrices::experts);
+    return ops::RowQuantization{.encoding = encoding, .whole = ops::grouped_scales(encoding, amaxes)};
+  };
+  const auto factor = [=](const at::Tensor& w, ops::Sides side) {
+    return ops::code_stack(w, experts, encoding, ops::grouped_scales(encoding, ops::amaxes_of_stack(w, experts)), side);
+  };
+  for (const bool forward : {true, false}) {
+    const ops::Sides side = forward ? ops::Sides::rows : ops::Sides::columns;
+    c.cases.push_back(
+        {forward ? "experts_code_stack" : "experts_code_stack_transposed", 3 * stack, [=, &c](std::uint64_t seed) {
+           const at::Tensor w = c.normal({experts * out, in}, seed);
+           const ops::WholeScale whole = ops::grouped_scales(encoding, ops::amaxes_of_stack(w, experts));
+           return [=] { ops::code_stack(w, experts, encoding, whole, side); };
+         }});
+    c.cases.push_back({forward ? "experts_gemm_fprop_codes" : "experts_gemm_dgrad_codes",
+                       forward ? 2 * x + y + stack : 2 * y + x + stack,
+                       [=, &c](std::uint64_t seed) -> std::function<void()> {
+                         const Chosen chosen = choose(c, seed);
+                         const at::Tensor left = c.normal({rows, forward ? in : out}, seed + 1);
+                         const ops::StackFactor w = factor(c.normal({experts * out, in}, seed + 2), side);
+                         const ops::RowQuantization as = scaled(left, chosen.rows);
+                         if (forward) return [=] { ops::grouped_fprop(left, as, w, chosen.rows); };
+                         return [=] { ops::grouped_dgrad(left, as, w, chosen.rows); };
+                       },
+                       operations});
+  }
+  c.cases.push_back({"experts_gemm_wgrad_codes", 2 * (x + y) + 2 * stack,
+                     [=, &c](std::uint64_t seed) {
+                       const Chosen chosen = choose(c, seed);
+                       const at::Tensor dy = c.normal({rows, out}, seed + 1), right = c.normal({rows, in}, seed + 2);
+                       const ops::RowQuantization dy_as = scaled(dy, chosen.rows), as = scaled(right, chosen.rows);
+                       at::Tensor dw = c.empty({experts * out, in}, c.bench().type);
+                       return [=]() mutable {
+                         ops::grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = right, .as = as}, chosen.rows, dw,
+                                            false, quant::ProductKernel::native);
+                       };
+                     },
+                     operations});
+}
+
 void add_products_in_formats(Cases& c) {
   if (c.bench().type != DType::bf16) return;
   const std::int64_t rows = c.bench().tokens * c.bench().choices, width = c.bench().hidden;
@@ -217,6 +266,7 @@ void add_products_in_formats(Cases& c) {
   for (const quant::Format format :
        {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
     add_products_in(c, format);
+  if (c.device().is_cuda()) add_products_of_codes(c);
 }
 
 }  // namespace
