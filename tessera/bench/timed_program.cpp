@@ -146,16 +146,16 @@ void TimedProgram::record_sum(const runtime::ScatterSum& sum) {
   DryRun::record_sum(sum);
 }
 
-void TimedProgram::stash(std::int64_t bytes, PassId pass, std::string_view way) {
+runtime::StashId TimedProgram::stash(std::span<const runtime::StashItem> items, PassId pass, runtime::StashWay way) {
   compute();
-  program_.stash(bytes, pass, way);
-  DryRun::stash(bytes, pass, way);
+  program_.stash(items, pass, way);
+  return DryRun::stash(items, pass, way);  // both programs have the same stashes
 }
 
-void TimedProgram::fetch(std::int64_t bytes, PassId pass, std::string_view way) {
+void TimedProgram::fetch(runtime::StashId stash, PassId pass) {
   compute();
-  program_.fetch(bytes, pass, way);
-  DryRun::fetch(bytes, pass, way);
+  program_.fetch(stash, pass);
+  DryRun::fetch(stash, pass);
 }
 
 void TimedProgram::count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) {

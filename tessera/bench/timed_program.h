@@ -36,8 +36,9 @@ class TimedProgram final : public runtime::DryRun {
   runtime::Issued issue(const runtime::ProgramCollective& collective) override;
   void wait(const runtime::Issued& issued) override;
   void record_sum(const runtime::ScatterSum& sum) override;
-  void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
-  void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
+  runtime::StashId stash(std::span<const runtime::StashItem> items, schedule::PassId pass,
+                         runtime::StashWay way) override;
+  void fetch(runtime::StashId stash, schedule::PassId pass) override;
   void count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) override;
 
  private:

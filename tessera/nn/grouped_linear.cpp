@@ -43,7 +43,7 @@ class GroupedLinearFunction : public torch::autograd::Function<GroupedLinearFunc
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const PassState* pass, const Weight* weight,
                             const GroupedRows* rows, bool kept) {
     ctx->save_for_backward({x});
-    stash(ctx, *pass, kept, {x}, Tokens::all);
+    stash(ctx, *pass, kept, items_of({x}), Tokens::all);
     save_pass(ctx, *pass);
     save_pointer(ctx, "weight", weight);
     ctx->saved_data["rows"] = c10::IValue::make_capsule(c10::make_intrusive<KeptRows>(*rows));

@@ -2,7 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
-#include <string>
+#include "tessera/base/error.h"
 
 namespace tessera::nn {
 
@@ -10,38 +10,29 @@ bool is_kept(const at::Tensor& x) {
   return at::GradMode::is_enabled() && x.requires_grad();
 }
 
-std::int64_t kept_bytes(const variable_list& tensors) {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors)
-    if (tensor.defined()) bytes += static_cast<std::int64_t>(tensor.nbytes());
-  return bytes;
+std::vector<runtime::StashItem> items_of(at::TensorList tensors) {
+  std::vector<runtime::StashItem> items;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    TESSERA_CHECK(tensor.is_non_overlapping_and_dense(), "a stashed tensor has gaps in memory");
+    items.push_back({tensor.const_data_ptr(), static_cast<std::int64_t>(tensor.nbytes())});
+  }
+  return items;
 }
 
-namespace {
-std::string numbered(const char* what, std::int64_t number) {
-  return what + std::to_string(number);
-}
-}  // namespace
-
-void stash(AutogradContext* ctx, const PassState& pass, bool kept, std::int64_t bytes, Tokens tokens) {
+void stash(AutogradContext* ctx, const PassState& pass, bool kept, const std::vector<runtime::StashItem>& items,
+           Tokens tokens) {
   if (!kept) return;
   const bool split = tokens == Tokens::own && pass.context.sequence_parallel && pass.context.has_tp();
-  const std::string way = split ? "shard" : "keep";
-  const auto stashes = ctx->saved_data.find("stashes");
-  const std::int64_t number = stashes == ctx->saved_data.end() ? 0 : stashes->second.toInt();
-  ctx->saved_data["stashes"] = number + 1;
-  ctx->saved_data[numbered("stashed_bytes", number)] = bytes;
-  ctx->saved_data[numbered("stashed_way", number)] = way;
-  pass.context.program.stash(bytes, pass.id, way);
-}
-
-void stash(AutogradContext* ctx, const PassState& pass, bool kept, const variable_list& tensors, Tokens tokens) {
-  stash(ctx, pass, kept, kept_bytes(tensors), tokens);
+  c10::IValue& stashes = ctx->saved_data["stashes"];
+  std::vector<runtime::StashId> ids = stashes.isNone() ? std::vector<runtime::StashId>() : stashes.toIntVector();
+  ids.push_back(pass.context.program.stash(items, pass.id, split ? runtime::StashWay::shard : runtime::StashWay::keep));
+  stashes = ids;
 }
 
 void fetch(AutogradContext* ctx, const PassState& pass, int number) {
-  pass.context.program.fetch(ctx->saved_data[numbered("stashed_bytes", number)].toInt(), pass.id,
-                             ctx->saved_data[numbered("stashed_way", number)].toStringRef());
+  const std::vector<runtime::StashId> ids = ctx->saved_data["stashes"].toIntVector();
+  pass.context.program.fetch(ids[static_cast<std::size_t>(number)], pass.id);
 }
 
 }  // namespace tessera::nn

@@ -25,11 +25,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
 
 #include "tessera/quant/formats/product_kernel.h"
 #include "tessera/runtime/collective.h"
 #include "tessera/runtime/parameter_table.h"
+#include "tessera/runtime/record/stashes.h"
 #include "tessera/runtime/transfers/transfer_arena.h"
 #include "tessera/runtime/weight_access.h"
 #include "tessera/shard/rows/row_kernels.h"
@@ -98,10 +98,11 @@ class Program {
   // Enqueues a sum on compute: out = the sum of `parts` in their order. The sum is computed in the accumulator type and
   // rounded once to `type`. The parts have `count` elements each.
   virtual void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) = 0;
-  // Record that autograd keeps `bytes` bytes of activations from stash to fetch. `way` is "shard" if only this rank's
-  // tokens are kept, otherwise "keep".
-  virtual void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) = 0;
-  virtual void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) = 0;
+  // Records that autograd keeps the items from stash to fetch. Until then their memory stays allocated and unchanged.
+  virtual StashId stash(std::span<const StashItem> items, schedule::PassId pass, StashWay way) = 0;
+  // Called once for each stash, in the same step and microbatch, directly before backward reads the items. Throws Error
+  // if the stash is unknown or was fetched before.
+  virtual void fetch(StashId stash, schedule::PassId pass) = 0;
   // Counts the operations of one product with a weight, and how the device computes the product.
   virtual void count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) = 0;
   // Counts a gather that sends bf16 numbers instead of codes. By default, does nothing.

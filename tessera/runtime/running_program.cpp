@@ -327,12 +327,14 @@ void RunningProgram::reduce_update(void* data, std::int64_t count, quant::DType 
   wait({reduced, step_.recorder.last()});
 }
 
-void RunningProgram::stash(std::int64_t bytes, PassId pass, std::string_view way) {
-  record(step_.recorder.activation_event(EventKind::stash, bytes, pass, way));
+StashId RunningProgram::stash(std::span<const StashItem> items, PassId pass, StashWay way) {
+  const StashId id = step_.recorder.stashes().add(items, pass, way);
+  record(step_.recorder.stash_event(id));
+  return id;
 }
 
-void RunningProgram::fetch(std::int64_t bytes, PassId pass, std::string_view way) {
-  record(step_.recorder.activation_event(EventKind::fetch, bytes, pass, way));
+void RunningProgram::fetch(StashId stash, PassId pass) {
+  record(step_.recorder.fetch_event(stash, pass));
 }
 
 }  // namespace tessera::runtime

@@ -26,6 +26,7 @@ class RunningProgram final : public Program {
         random_(step.options.replay.delay_seed + static_cast<std::uint64_t>(step.parallel.rank)) {}
 
   const schedule::Trace& trace() const { return step_.recorder.trace(); }  // trace of the last step begun
+  const Stashes& stashes() const { return step_.recorder.stashes(); }      // stashes of the last step begun
   std::int64_t staged_on_demand() const { return on_demand_.staged_peak(); }
   // Sets whether waits of compute are measured, from the next step on (Runtime::measure_waits).
   void measure_waits(bool on) { measures_waits_ = on; }
@@ -66,8 +67,8 @@ class RunningProgram final : public Program {
   TransferMemory take_transfer(std::int64_t bytes) override;
   void record_sum(const ScatterSum& sum) override;
   void add_in_order(void* out, std::span<const void* const> parts, quant::DType type, std::int64_t count) override;
-  void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
-  void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
+  StashId stash(std::span<const StashItem> items, schedule::PassId pass, StashWay way) override;
+  void fetch(StashId stash, schedule::PassId pass) override;
   void count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) override {
     const auto number = static_cast<std::size_t>(format);
     step_.statistics.flops_by_format[number] += flops;

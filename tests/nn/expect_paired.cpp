@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <map>
 #include <utility>
 
@@ -26,6 +27,24 @@ void expect_paired(const schedule::Trace& trace, const std::vector<std::string>&
   }
   EXPECT_TRUE(kept.empty());
   for (const auto& [use, count] : consumed) EXPECT_EQ(count, 0) << names[static_cast<std::size_t>(use.first)];
+}
+
+void expect_distinct(const runtime::Stashes& stashes) {
+  std::map<std::pair<int, const std::byte*>, std::int64_t> items;  // bytes, by microbatch and address
+  for (const runtime::Stash& stash : stashes.all()) {
+    EXPECT_TRUE(stash.is_fetched);
+    if (stash.pass.pass != schedule::Pass::forward) continue;
+    for (const runtime::StashItem& item : stash.items) {
+      if (item.data == nullptr || item.bytes == 0) continue;
+      EXPECT_TRUE(
+          items.emplace(std::pair(stash.pass.microbatch, static_cast<const std::byte*>(item.data)), item.bytes).second);
+    }
+  }
+  for (auto next = items.begin(); next != items.end();) {
+    const auto item = next++;
+    if (next == items.end() || next->first.first != item->first.first) continue;
+    EXPECT_LE(item->first.second + item->second, next->first.second);
+  }
 }
 
 }  // namespace tessera::nn

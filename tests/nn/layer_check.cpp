@@ -294,6 +294,7 @@ RankRecord run_step(const Layer& layer, const LayerCase& how, runtime::Runtime& 
                                               gradient.clone()};
   }
   record.trace = runtime.trace();
+  expect_distinct(static_cast<const runtime::RunningProgram&>(runtime.program()).stashes());
   return record;
 }
 

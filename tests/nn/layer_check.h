@@ -6,7 +6,8 @@
 //   - compares every rank's outputs with its part of the formula's outputs,
 //   - combines the gradients of the inputs from all ranks, and compares them with those of the formula,
 //   - combines every weight's main_grad from the storage layouts, and compares it with the gradient of the formula,
-//   - checks that each consumed weight is released, and that stashes are fetched in reverse order,
+//   - checks that each consumed weight is released, that stashes are fetched in reverse order, and that they share no
+//     memory,
 //   - checks that an evaluation step gives the same outputs, without stash and produce events.
 #pragma once
 #include <ATen/core/Tensor.h>

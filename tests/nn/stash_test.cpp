@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/nn/recompute.h"
@@ -19,8 +20,8 @@ using Events = std::vector<std::string>;
 class TwoStashes : public torch::autograd::Function<TwoStashes> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const PassState* pass, bool kept) {
-    stash(ctx, *pass, kept, {x, at::Tensor(), x.to(at::kDouble)}, Tokens::own);
-    stash(ctx, *pass, kept, 5, Tokens::all);
+    stash(ctx, *pass, kept, items_of({x, at::Tensor(), x.to(at::kDouble)}), Tokens::own);
+    stash(ctx, *pass, kept, {{.bytes = 5}}, Tokens::all);
     save_pass(ctx, *pass);
     return x.clone();
   }
@@ -63,6 +64,18 @@ TEST(Stash, RecordsWhetherTheTokensAreTheRanksOwn) {
   EXPECT_EQ(events_of_two_stashes(2, false, true), whole);
   EXPECT_EQ(events_of_two_stashes(2, true, true), split);
   EXPECT_EQ(events_of_two_stashes(2, true, false), Events{});
+}
+
+TEST(Stash, ItemsAreTheMemoryOfDefinedTensors) {
+  const at::Tensor x = at::empty({3, 2}, at::kFloat);
+  const std::vector<runtime::StashItem> items = items_of({x, at::Tensor(), x[1]});
+  ASSERT_EQ(items.size(), 2U);
+  EXPECT_EQ(items[0].data, x.const_data_ptr());
+  EXPECT_EQ(items[0].bytes, 24);
+  EXPECT_EQ(items[1].data, x.const_data_ptr<float>() + 2);
+  EXPECT_EQ(items[1].bytes, 8);
+  EXPECT_THROW(items_of({x.t()[1]}), Error);  // every second number
+  EXPECT_EQ(items_of({x.to(at::kMeta)})[0].data, nullptr);
 }
 
 TEST(Stash, KeepsOnlyInputsThatNeedAGradient) {

@@ -128,7 +128,8 @@ TEST(Measures, ChosenBudgetsLetGathersHideBehindCollectives) {
         runtime.program().begin_microbatch(0);
         runtime.program().consume(0, {0, schedule::Pass::forward});
         const Issued issued = runtime.program().issue({.out = numbers.data(), .counts = {&count, 1}, .pass = {0}});
-        runtime.program().stash(8, {0, schedule::Pass::forward}, "keep");
+        const StashItem item{.bytes = 8};
+        runtime.program().stash({&item, 1}, {0, schedule::Pass::forward}, StashWay::keep);
         runtime.program().wait(issued);
         runtime.program().release(0, {0, schedule::Pass::forward});
         runtime.program().consume(1, {0, schedule::Pass::forward});

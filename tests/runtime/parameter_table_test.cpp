@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "tessera/base/error.h"
 #include "tessera/runtime/record/dry_run.h"
@@ -104,13 +105,15 @@ TEST(DryRun, RefusesCallsOutOfOrder) {
 TEST(DryRun, OpensSeveralMicrobatches) {
   DryRun dry(layout_of_six(), 0, {}, {});
   const schedule::ParameterId id = dry.parameters().add(matrix("w"));
+  std::vector<StashId> stashes;  // by microbatch
   const auto forward = [&](int microbatch) {
     dry.begin_microbatch(microbatch);
     for (int use = 0; use < 2; ++use) dry.consume(id, {microbatch}), dry.release(id, {microbatch});
-    dry.stash(8, {microbatch}, "keep");
+    const StashItem item{.bytes = 8};
+    stashes.push_back(dry.stash({&item, 1}, {microbatch}, StashWay::keep));
   };
   const auto backward = [&](int microbatch) {
-    dry.fetch(8, {microbatch, schedule::Pass::backward}, "keep");
+    dry.fetch(stashes[static_cast<std::size_t>(microbatch)], {microbatch, schedule::Pass::backward});
     for (const bool accumulates : {false, true}) {
       EXPECT_EQ(dry.grad_buffer(id, microbatch).accumulate, accumulates);
       dry.produce(id, microbatch);
@@ -138,6 +141,27 @@ TEST(DryRun, OpensSeveralMicrobatches) {
   EXPECT_NE(interleaved, in_turn);
   std::ranges::stable_sort(interleaved, {}, &schedule::Event::microbatch);
   EXPECT_EQ(interleaved, in_turn);
+}
+
+TEST(DryRun, FetchesAStashOnceInItsMicrobatch) {
+  DryRun dry(layout_of_six(), 0, {}, {});
+  dry.begin_step(schedule::StepKind::train, 2);
+  dry.begin_microbatch(0), dry.begin_microbatch(1);
+  const std::array<StashItem, 2> items{StashItem{.bytes = 8}, {.bytes = 4}};
+  const StashId first = dry.stash(items, {0}, StashWay::keep), second = dry.stash(items, {1}, StashWay::shard);
+  EXPECT_THROW(dry.fetch(first, {1, schedule::Pass::backward}), Error);
+  dry.fetch(second, {1, schedule::Pass::backward});
+  dry.fetch(first, {0, schedule::Pass::backward});
+  EXPECT_THROW(dry.fetch(first, {0, schedule::Pass::backward}), Error);
+  EXPECT_THROW(dry.fetch(second + 1, {0, schedule::Pass::backward}), Error);
+  ASSERT_EQ(dry.trace().size(), 4U);
+  EXPECT_EQ(to_string(dry.trace()[1]), "train mb 1 forward stash shard 12 bytes");
+  EXPECT_EQ(to_string(dry.trace()[3]), "train mb 0 backward fetch keep 12 bytes");
+  dry.end_microbatch(0), dry.end_microbatch(1);
+  dry.end_step();
+  dry.begin_step(schedule::StepKind::train, 1);
+  dry.begin_microbatch(0);
+  EXPECT_THROW(dry.fetch(first, {0, schedule::Pass::backward}), Error);  // the stash of an earlier step
 }
 
 }  // namespace

@@ -126,11 +126,12 @@ class ExpertsFunction : public torch::autograd::Function<ExpertsFunction> {
     ctx->save_for_backward(saved);
     const variable_list own{routing.probabilities, routing.logsumexp, routing.experts, routing.weights, own_counted};
     const variable_list of_group{choices, gate_up, selective ? at::Tensor() : activated};
-    // The shared expert also reads the norm's output. If the shared expert keeps the output, it also counts the bytes.
-    const bool is_counted = layers->shared && !keeps_columns(*pass, layers->shared->gate_up.weight, Tokens::own);
-    const std::int64_t counted_elsewhere = is_counted ? kept_bytes({normed.y}) : 0;
-    stash(ctx, *pass, kept, kept_bytes(saved) + kept_bytes(own) - counted_elsewhere, Tokens::own);
-    stash(ctx, *pass, kept, of_group, Tokens::all);
+    // The shared expert also reads the norm's output. If the shared expert keeps the output, it stashes the output.
+    const bool elsewhere = layers->shared && !keeps_columns(*pass, layers->shared->gate_up.weight, Tokens::own);
+    variable_list stashed = own;
+    stashed.insert(stashed.end(), {elsewhere ? at::Tensor() : saved[kNormed], normed.sum, normed.rstd});
+    stash(ctx, *pass, kept, items_of(stashed), Tokens::own);
+    stash(ctx, *pass, kept, items_of(of_group), Tokens::all);
     if (kept) {
       variable_list all = own;
       all.insert(all.end(), of_group.begin(), of_group.end());

@@ -51,7 +51,7 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     ctx->save_for_backward(saved);
     variable_list own = saved;
     own[kOut] = own[kPositions] = at::Tensor();
-    stash(ctx, *pass, kept, own, Tokens::all);
+    stash(ctx, *pass, kept, items_of(own), Tokens::all);
     save_pass(ctx, *pass);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     return result.out;

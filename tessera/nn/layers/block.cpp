@@ -57,7 +57,7 @@ class RecomputedBlock : public torch::autograd::Function<RecomputedBlock> {
     const BlockOutput out =
         run_block(*pass, *call->block, {h, residual.value_or(at::Tensor())}, call->tokens, call->rope);
     ctx->save_for_backward({h, residual.value_or(at::Tensor())});
-    stash(ctx, *pass, kept, {h, residual.value_or(at::Tensor())}, Tokens::own);
+    stash(ctx, *pass, kept, items_of({h, residual.value_or(at::Tensor())}), Tokens::own);
     save_pass(ctx, *pass);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     if (out.terms.defined()) ctx->mark_non_differentiable({out.terms.counts, out.terms.dropped});

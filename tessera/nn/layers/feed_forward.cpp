@@ -19,7 +19,7 @@ SummedParts activated_forward(AutogradContext* ctx, const PassState& pass, const
   SummedParts y = scattered_product(pass, down, OperandKind::input, activated);
   if (!kept) return y;
   variable_list own{gate_up, pass.policy != Recompute::selective ? activated.matrix : at::Tensor()};
-  stash(ctx, pass, kept, kept_bytes(own) + bytes_of_columns(activated), Tokens::all);
+  stash(ctx, pass, kept, with_columns(own, activated), Tokens::all);
   const KeptColumns columns = kept_columns(activated);
   own.insert(own.end(), {columns.data, columns.scales, columns.amax});
   // save_for_backward accepts only arguments and results of the function. Backward frees these tensors early.
@@ -56,7 +56,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     const ColumnForward column =
         column_forward(*pass, layers->gate_up, x, residual.value_or(at::Tensor()), tokens, kept);
     ctx->save_for_backward(column.saved);
-    stash(ctx, *pass, kept, column.stashed, Tokens::own);
+    stash(ctx, *pass, kept, column.items, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
     save_pass(ctx, *pass);

@@ -31,7 +31,7 @@ class ColumnFunction : public torch::autograd::Function<ColumnFunction> {
     ColumnForward column = column_forward(*pass, *linear, x, residual.value_or(at::Tensor()), tokens, kept);
     if (linear->bias) add_bias(*pass, *linear->bias, column.result.y);
     ctx->save_for_backward(column.saved);
-    stash(ctx, *pass, kept, column.stashed, Tokens::own);
+    stash(ctx, *pass, kept, column.items, Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     ctx->saved_data["tokens"] = tokens;
     save_pass(ctx, *pass);
@@ -67,7 +67,7 @@ class RowFunction : public torch::autograd::Function<RowFunction> {
     const SummedParts y = scattered_product(*pass, weight, OperandKind::input, input);
     const KeptColumns columns = kept_columns(input);
     ctx->save_for_backward({x, columns.data, columns.scales, columns.amax});
-    stash(ctx, *pass, kept, kept_bytes({x}) + bytes_of_columns(input), Tokens::all);
+    stash(ctx, *pass, kept, with_columns({x}, input), Tokens::all);
     save_pass(ctx, *pass);
     save_pointer(ctx, "linear", linear);
     return y.parts().vec();
@@ -119,7 +119,7 @@ ColumnForward column_forward(const PassState& pass, const ColumnLinear& linear, 
                                            keep_columns ? ops::Sides::kept : ops::Sides::rows);
   ColumnForward column{.result = {y, normed.sum}, .saved = {}};
   column.saved = {keep_input ? normed.y : at::Tensor(), normed.sum, normed.rstd};
-  column.stashed = kept_bytes(column.saved) + bytes_of_columns(input);
+  column.items = with_columns(column.saved, input);
   const KeptColumns columns = kept_columns(input);
   column.saved.insert(column.saved.end(), {columns.data, columns.scales, columns.amax});
   return column;

@@ -53,8 +53,8 @@ SummedParts row_linear(const PassState& pass, const RowLinear& linear, const at:
 // layer.
 struct ColumnForward {
   NormedLinear result;
-  std::vector<at::Tensor> saved;  // argument of column_backward; includes result.sum
-  std::int64_t stashed = 0;       // bytes of `saved` for this rank's own tokens
+  std::vector<at::Tensor> saved;          // argument of column_backward; includes result.sum
+  std::vector<runtime::StashItem> items;  // items of `saved` for this rank's own tokens
 };
 // x: the list of a matrix's parts (SummedParts); without a norm, one matrix. kept: whether backward will read the saved
 // tensors.

@@ -2,11 +2,13 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/nn/nvfp4_recipe.h"
+#include "tessera/nn/stash.h"
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/swiglu/swiglu_operand.h"
@@ -232,9 +234,18 @@ KeptColumns kept_columns(const Factor& input) {
   return {columns.values.defined() ? columns.values : columns.codes, columns.scales, columns.amax};
 }
 
-std::int64_t bytes_of_columns(const Factor& input) {
+std::vector<runtime::StashItem> with_columns(at::TensorList tensors, const Factor& input) {
+  std::vector<runtime::StashItem> items = items_of(tensors);
   const ops::Operand& columns = input.operands.columns;
-  return columns.defined() ? ops::stored_bytes(columns.extent, columns.encoding) : 0;
+  if (!columns.defined()) return items;
+  std::int64_t bytes = ops::stored_bytes(columns.extent, columns.encoding);
+  for (const at::Tensor& stored : {columns.codes, columns.scales}) {
+    if (!stored.is_cuda() || bytes == 0) continue;
+    items.push_back({stored.const_data_ptr(), std::min(bytes, static_cast<std::int64_t>(stored.nbytes()))});
+    bytes -= items.back().bytes;
+  }
+  if (bytes > 0) items.push_back({nullptr, bytes});
+  return items;
 }
 
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens) {

@@ -78,7 +78,9 @@ struct KeptColumns {
   at::Tensor data, scales, amax;
 };
 KeptColumns kept_columns(const Factor& input);
-std::int64_t bytes_of_columns(const Factor& input);  // bytes that a GPU needs to store the kept columns
+// Returns the items of a stash (stash.h) of the tensors and of an input's kept columns. The bytes of kept columns are
+// those that a GPU needs.
+std::vector<runtime::StashItem> with_columns(at::TensorList tensors, const Factor& input);
 // Returns the factor of an input with `tokens` rows from its kept columns.
 Factor factor_of_kept(const Context& context, const Weight& weight, const KeptColumns& columns, std::int64_t tokens);
 

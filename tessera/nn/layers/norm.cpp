@@ -14,7 +14,7 @@ class NormFunction : public torch::autograd::Function<NormFunction> {
     save_parts(ctx, x);
     ops::RmsNorm result = norm_forward(*pass, *norm, x, residual.value_or(at::Tensor()));
     ctx->save_for_backward({result.sum, result.rstd});
-    stash(ctx, *pass, kept, {result.sum, result.rstd}, Tokens::own);
+    stash(ctx, *pass, kept, items_of({result.sum, result.rstd}), Tokens::own);
     ctx->saved_data["residual"] = residual.has_value();
     save_pass(ctx, *pass);
     save_pointer(ctx, "norm", norm);

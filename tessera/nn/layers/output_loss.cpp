@@ -28,7 +28,7 @@ class OutputLossFunction : public torch::autograd::Function<OutputLossFunction> 
     const at::Tensor losses = ops::cross_entropy_finish(logits, maximum, sums, targets, output->part, scale);
     *sum = ops::sum_on_device(losses);
     ctx->save_for_backward({scale != 0 ? logits : at::Tensor(), hidden});
-    stash(ctx, *pass, scale != 0, {logits, hidden}, Tokens::all);
+    stash(ctx, *pass, scale != 0, items_of({logits, hidden}), Tokens::all);
     save_pass(ctx, *pass);
     save_pointer(ctx, "output", output);
     // Reading the value from a GPU would make the host wait.

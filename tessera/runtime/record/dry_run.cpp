@@ -133,12 +133,14 @@ void DryRun::wait(const Issued& issued) {
   waits_[static_cast<std::size_t>(issued.event)] = recorder_.last();
 }
 
-void DryRun::stash(std::int64_t bytes, PassId pass, std::string_view way) {
-  record(recorder_.activation_event(EventKind::stash, bytes, pass, way));
+StashId DryRun::stash(std::span<const StashItem> items, PassId pass, StashWay way) {
+  const StashId id = recorder_.stashes().add(items, pass, way);
+  record(recorder_.stash_event(id));
+  return id;
 }
 
-void DryRun::fetch(std::int64_t bytes, PassId pass, std::string_view way) {
-  record(recorder_.activation_event(EventKind::fetch, bytes, pass, way));
+void DryRun::fetch(StashId stash, PassId pass) {
+  record(recorder_.fetch_event(stash, pass));
 }
 
 }  // namespace tessera::runtime

@@ -61,8 +61,8 @@ class DryRun : public Program {
   void record_sum(const ScatterSum& sum) override;
   void add_in_order(void* /*out*/, std::span<const void* const> /*parts*/, quant::DType /*type*/,
                     std::int64_t /*count*/) override {}
-  void stash(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
-  void fetch(std::int64_t bytes, schedule::PassId pass, std::string_view way) override;
+  StashId stash(std::span<const StashItem> items, schedule::PassId pass, StashWay way) override;
+  void fetch(StashId stash, schedule::PassId pass) override;
   void count_product(quant::Format format, quant::ProductKernel /*kernel*/, std::int64_t flops) override {
     flops_[static_cast<std::size_t>(format)] += flops;
   }

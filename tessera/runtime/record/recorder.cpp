@@ -13,6 +13,7 @@ void Recorder::begin_step(schedule::StepKind kind, int microbatches) {
   parameters_.close();
   numbers_.begin_step(kind);
   history_.begin_step();
+  stashes_.begin_step();
   microbatches_ = microbatches;
   in_step_ = has_step_ = true;
 }
@@ -93,8 +94,14 @@ ParameterId Recorder::consumed_weight(ParameterId weight, Pass pass) const {
   return weight < 0 ? schedule::kNoParameter : parameters_.read_in(pass, weight);
 }
 
-schedule::Event Recorder::activation_event(EventKind kind, std::int64_t bytes, PassId pass, std::string_view way) {
-  return numbers_.other(kind, {}, std::string(way), bytes, pass);
+schedule::Event Recorder::stash_event(StashId id) {
+  const Stash& stash = stashes_.all()[static_cast<std::size_t>(id)];
+  return numbers_.other(EventKind::stash, {}, std::string(name_of(stash.way)), stash.bytes(), stash.pass);
+}
+
+schedule::Event Recorder::fetch_event(StashId id, PassId pass) {
+  const Stash& stash = stashes_.fetch(id, pass);
+  return numbers_.other(EventKind::fetch, {}, std::string(name_of(stash.way)), stash.bytes(), pass);
 }
 
 schedule::Event Recorder::amaxes_event(std::int64_t count) {

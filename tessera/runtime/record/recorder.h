@@ -3,11 +3,11 @@
 #pragma once
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "tessera/runtime/collective.h"
 #include "tessera/runtime/parameter_table.h"
 #include "tessera/runtime/record/event_numbers.h"
+#include "tessera/runtime/record/stashes.h"
 #include "tessera/runtime/record/step_record.h"
 
 namespace tessera::runtime {
@@ -46,9 +46,9 @@ class Recorder {
   schedule::Event weight_event(schedule::EventKind kind, schedule::PassId pass, schedule::ParameterId id);
   schedule::Event rows_event(schedule::PassId pass, schedule::ParameterId id);
   schedule::Event collective_event(const ProgramCollective& collective, const CollectiveTraffic& traffic);
-  // `kind` is stash or fetch. `way` has the meaning of Program::stash.
-  schedule::Event activation_event(schedule::EventKind kind, std::int64_t bytes, schedule::PassId pass,
-                                   std::string_view way);
+  // The event of a new stash, and the event of its fetch. fetch_event marks the stash as fetched (Stashes::fetch).
+  schedule::Event stash_event(StashId id);
+  schedule::Event fetch_event(StashId id, schedule::PassId pass);
   // The event of a wait for a piece, whose collective_event is `piece`.
   schedule::Event need_event(const schedule::Event& piece, const Issued& issued);
   schedule::Event sum_event(const ScatterSum& sum);
@@ -61,6 +61,8 @@ class Recorder {
   const schedule::Trace& trace() const { return history_.trace(); }  // trace of the last step begun
   int last() const { return static_cast<int>(trace().size()) - 1; }  // index of the last event
   const StepHistory& history() const { return history_; }
+  Stashes& stashes() { return stashes_; }  // stashes of the last step begun
+  const Stashes& stashes() const { return stashes_; }
 
  private:
   // Returns the parameter that a product with the weight consumes in this pass.
@@ -69,6 +71,7 @@ class Recorder {
   ParameterTable& parameters_;
   StepHistory history_;
   EventNumbers numbers_;
+  Stashes stashes_;
   int microbatches_ = 0;
   bool in_step_ = false, has_step_ = false;
 };
