@@ -408,7 +408,6 @@ TEST(Resolve, RefusesEmulatedProductsIfTheKernelsAreNative) {
   for (const char* format : {"fp8", "fp8_block"}) EXPECT_NO_THROW(resolve("nccl", "native", "--gemm-format", format));
 }
 
-// Every given value is refused, also one that equals the default.
 TEST(Resolve, RefusesEmulatedProductsOfExpertsIfTheKernelsAreNative) {
   const auto resolve = [&](std::int64_t width, const char* format, const char* recipe, const char* rules) {
     models::DecoderConfig config{.vocab_size = 16, .hidden_size = 32, .num_layers = 1, .max_position_embeddings = 128};
@@ -429,6 +428,7 @@ TEST(Resolve, RefusesEmulatedProductsOfExpertsIfTheKernelsAreNative) {
   }
 }
 
+// Every given value is refused, also one that equals the default.
 TEST(Resolve, RefusesTheRecipeOfNvfp4WithoutSuchProducts) {
   models::DecoderConfig config{.vocab_size = 16, .hidden_size = 8, .num_layers = 1, .max_position_embeddings = 128};
   config.intermediate_size = config.head_dim = 8, config.num_heads = config.num_kv_heads = 1;

@@ -111,6 +111,10 @@ TEST(WeightsByFormat, RefuseFormatsAndRulesWithoutAWeight) {
               HasSubstr("--gemm-format: got fp8, but no weight"));
   EXPECT_THAT(refusal_of("llama-tiny", {"--wire-format-backward", "fp8", "--wire-rules-backward", "layers.*=bf16"}),
               HasSubstr("--wire-format-backward: got fp8, but no weight"));
+  for (const char* flag : {"--wire-rules", "--wire-rules-backward", "--gemm-rules"})
+    EXPECT_THAT(
+        refusal_of("mixtral-tiny-odd", {flag, "layers.0.router.weight=fp8"}),
+        HasSubstr(std::string(flag) + " layers.0.router.weight=fp8: 'layers.0.router.weight' has no number format"));
   EXPECT_THAT(refusal_of("llama-tiny", {"--wire-rules", "layers.0.*=mxfp8,layers.*=fp8"}),
               HasSubstr("--wire-rules: got layers.0.*=mxfp8, which has no effect: later rules match the same weights"));
   EXPECT_NO_THROW(lines_of("llama-tiny", {"--dtype", "bf16", "--wire-format", "nvfp4", "--wire-rules", "*=nvfp4"}));

@@ -17,10 +17,11 @@ namespace tessera::settings {
 namespace {
 
 // The embedding table and the output layer (one parameter if they are tied) are bf16 unless a rule names them.
-shard::FormatPolicy policy_of(quant::Format format, const FormatRules& rules) {
+shard::FormatPolicy policy_of(quant::Format format, const FormatRules& rules, std::string_view flag) {
   shard::FormatPolicy policy{.format = format,
                              .rules = {{"embedding.weight", quant::Format::bf16, /*is_default=*/true},
-                                       {"output.weight", quant::Format::bf16, /*is_default=*/true}}};
+                                       {"output.weight", quant::Format::bf16, /*is_default=*/true}},
+                             .rule_name = std::string(flag)};
   std::ranges::copy(rules.value, std::back_inserter(policy.rules));
   return policy;
 }
@@ -124,10 +125,13 @@ void check_formats_have_weights(const TrainConfig& config, const shard::FormatTa
 }  // namespace
 
 shard::FormatPolicies policies_of(const FormatSettings& formats) {
-  const shard::FormatPolicy wire = policy_of(formats.wire, formats.wire_rules);
-  shard::FormatPolicy backward = formats.wire_backward ? policy_of(*formats.wire_backward, {}) : wire;
+  const shard::FormatPolicy wire = policy_of(formats.wire, formats.wire_rules, "--wire-rules");
+  shard::FormatPolicy backward = formats.wire_backward ? policy_of(*formats.wire_backward, {}, {}) : wire;
+  backward.rule_name = "--wire-rules-backward";
   std::ranges::copy(formats.wire_rules_backward.value, std::back_inserter(backward.rules));
-  return {.wire = wire, .wire_backward = backward, .products = policy_of(formats.products, formats.product_rules)};
+  return {.wire = wire,
+          .wire_backward = backward,
+          .products = policy_of(formats.products, formats.product_rules, "--gemm-rules")};
 }
 
 shard::FormatPolicies policies_of(const TrainConfig& config) {

@@ -18,17 +18,22 @@ bool matches(const FormatRule& rule, const std::string& name) {
   return fnmatch(rule.pattern.c_str(), name.c_str(), 0) == 0;
 }
 
+std::string shown(const FormatPolicy& policy, const FormatRule& rule) {
+  return fmt::format("{} {}={}", policy.rule_name, base::excerpt(rule.pattern), name_of(rule.format));
+}
+
 // Throws InputError if a rule gives a number format to a parameter that cannot have one.
-void refuse_rule(const ParameterSpec& spec, const FormatRule* rule) {
+void refuse_rule(const ParameterSpec& spec, const FormatPolicy& policy) {
+  const FormatRule* rule = rule_of(policy, spec.name);
   if (rule != nullptr && rule->format != quant::Format::bf16)
-    throw InputError("rule {}={}: '{}' has no number format in this version, expected a rule that does not match it",
-                     base::excerpt(rule->pattern), name_of(rule->format), spec.name);
+    throw InputError("{}: '{}' has no number format in this version, expected a rule that does not match it",
+                     shown(policy, *rule), spec.name);
 }
 
 // Returns the number format in which a parameter is stored and sent.
 quant::Format wire_format_of(const ParameterSpec& spec, const FormatPolicy& policy) {
   if (!spec.takes_formats) {
-    refuse_rule(spec, rule_of(policy, spec.name));
+    refuse_rule(spec, policy);
     return quant::Format::bf16;
   }
   if (spec.dims.size() < 2 || !spec.sharded) return quant::Format::bf16;
@@ -36,8 +41,7 @@ quant::Format wire_format_of(const ParameterSpec& spec, const FormatPolicy& poli
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16 || spec.reads.per_microbatch == 0) return format;
   if (rule == nullptr) return quant::Format::bf16;
-  throw InputError("rule {}={}: the rows of '{}' are read by index and travel in bf16", base::excerpt(rule->pattern),
-                   name_of(format), spec.name);
+  throw InputError("{}: the rows of '{}' are read by index and travel in bf16", shown(policy, *rule), spec.name);
 }
 
 std::int64_t rows_of_tiles(const std::optional<quant::Encoding>& encoding) {
@@ -99,15 +103,14 @@ std::vector<FormatRule> parse_format_rules(std::string_view text, std::string_vi
 }
 
 void set_product(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types) {
-  if (!spec.takes_formats) return refuse_rule(spec, rule_of(policy, spec.name));
+  if (!spec.takes_formats) return refuse_rule(spec, policy);
   if (spec.dims.size() < 2) return;
   const FormatRule* rule = rule_of(policy, spec.name);
   const quant::Format format = rule != nullptr ? rule->format : policy.format;
   if (format == quant::Format::bf16) return;
   if (spec.reads.per_microbatch > 0) {
     if (rule == nullptr) return;
-    throw InputError("rule {}={}: the rows of '{}' are read by index, so it has no products",
-                     base::excerpt(rule->pattern), name_of(format), spec.name);
+    throw InputError("{}: the rows of '{}' are read by index, so it has no products", shown(policy, *rule), spec.name);
   }
   if (types.model != quant::DType::bf16)
     throw InputError("parameter '{}': products in {} need the type bf16, got {}", spec.name, name_of(format),

@@ -22,7 +22,8 @@ struct FormatRule {
 struct FormatPolicy {
   quant::Format format = quant::Format::bf16;
   std::vector<FormatRule> rules;
-  quant::StackChoice stacks;  // of products: how a GPU multiplies stacks of matrices
+  std::string rule_name = "rule";  // the words before a rule in messages, such as "--wire-rules"
+  quant::StackChoice stacks;       // of products: how a GPU multiplies stacks of matrices
 
   bool is_bf16() const;
 };
