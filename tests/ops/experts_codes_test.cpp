@@ -10,6 +10,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/companions.h"
 #include "tessera/ops/experts/grouped_codes.h"
+#include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/tensor.h"
 #include "tests/ops/decoded_matrices.h"
 #include "tests/ops/experts_values.h"

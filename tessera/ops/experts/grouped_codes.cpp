@@ -114,9 +114,8 @@ at::Tensor times_codes(const char* name, const at::Tensor& rows, const RowQuanti
 
 }  // namespace
 
-StackFactor code_stack(const at::Tensor& stack, std::int64_t matrices, const Encoding& encoding,
-                       const WholeScale& whole, Sides side) {
-  if (stack.is_cpu()) return decode_stack(stack, matrices, encoding, whole);
+StackFactor codes_of_stack(const at::Tensor& stack, std::int64_t matrices, const Encoding& encoding,
+                           const WholeScale& whole, Sides side) {
   const at::Tensor source = dense_like(stack, stack.sizes(), at::kBFloat16, "code_stack stack");
   const std::int64_t in = source.size(1), out = matrices == 0 ? 0 : source.size(0) / matrices;
   check_codes(encoding, out, in, "code_stack");
@@ -135,40 +134,17 @@ StackFactor code_stack(const at::Tensor& stack, std::int64_t matrices, const Enc
   return result;
 }
 
-StackFactor stored_stack(const quant::Quantized& planes, quant::Extent matrix, std::int64_t matrices,
-                         const Encoding& encoding, Sides side, quant::ProductKernel kernel, at::Device device) {
-  const std::int64_t all[] = {matrices, matrix.rows, matrix.cols};
-  const at::Tensor codes = view_of(planes.data, all, quant::DType::u8, device);
-  StackFactor result{.values = {},
-                     .codes = codes,
-                     .encoding = encoding,
-                     .whole = view_of(planes.scales, {matrices}, quant::DType::fp32, device)};
-  check_codes(encoding, 0, 0, "stored_stack");
-  if (kernel == quant::ProductKernel::decoded || device.is_cpu()) {
-    result.values = make({matrices * matrix.rows, matrix.cols}, at::kBFloat16, device);
-    result.codes = at::Tensor();
-    if (device.is_meta())
-      report(memory_work("decode", bytes_of({codes, result.values})));
-    else if (codes.numel() > 0)
-      result.values.copy_(codes.view(at::kFloat8_e4m3fn).view(result.values.sizes()));
-    return result;
-  }
-  if (side == Sides::rows) return result;
-  result.codes = make({matrices, matrix.cols, matrix.rows}, at::kByte, device);
-  if (device.is_meta()) {
-    report(memory_work("transpose", bytes_of({codes, result.codes})));
-    return result;
-  }
-  if (codes.numel() == 0) return result;
-  const at::Tensor scales = make({matrices}, at::kFloat, device);  // transposed with the codes, and not used
+void transpose_codes(const quant::Quantized& planes, quant::Extent matrix, const Encoding& encoding,
+                     const at::Tensor& to) {
+  const std::int64_t matrices = to.size(0);
+  const at::Tensor scales = make({matrices}, at::kFloat, to.device());  // transposed with the codes, and not used
   const quant::Transposition work{.source = planes,
                                   .matrix = matrix,
                                   .encoding = encoding,
-                                  .target = {data_of<std::uint8_t>(result.codes), data_of<float>(scales), nullptr},
+                                  .target = {data_of<std::uint8_t>(to), data_of<float>(scales), nullptr},
                                   .padded = {.rows = matrix.cols, .cols = matrix.rows},
                                   .matrices = matrices};
-  quant::require_cuda("codes of experts").create_columnwise({&work, 1}, stream_of(result.codes));
-  return result;
+  quant::require_cuda("codes of experts").create_columnwise({&work, 1}, stream_of(to));
 }
 
 at::Tensor fprop_of_codes(const at::Tensor& x, const RowQuantization& as, const StackFactor& w,

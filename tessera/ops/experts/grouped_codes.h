@@ -4,12 +4,18 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/ops/experts/grouped_casts.h"
-#include "tessera/ops/experts/grouped_formats.h"
+#include "tessera/ops/experts/grouped_types.h"
 #include "tessera/quant/formats/stack_kernels.h"
 
 namespace tessera::ops {
 
-// The products of grouped_formats.h for factors with codes, on a GPU or in a dry run. `dw` is bf16 and is overwritten.
+// code_stack and the products of grouped_formats.h for factors with codes, on a GPU or in a dry run. `dw` is bf16 and
+// is overwritten.
+StackFactor codes_of_stack(const at::Tensor& stack, std::int64_t matrices, const quant::Encoding& encoding,
+                           const WholeScale& whole, Sides side);
+// Transposes the codes of a stack of matrices. `to`: [matrices, cols, rows].
+void transpose_codes(const quant::Quantized& planes, quant::Extent matrix, const quant::Encoding& encoding,
+                     const at::Tensor& to);
 at::Tensor fprop_of_codes(const at::Tensor& x, const RowQuantization& as, const StackFactor& w,
                           const Selection& selection);
 at::Tensor dgrad_of_codes(const at::Tensor& dy, const RowQuantization& as, const StackFactor& w,

@@ -1,13 +1,10 @@
 #include <ATen/native/cuda/GroupMM.h>
-#include <ATen/native/cuda/ScaledGroupMM.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/experts_kernels.h"
 #include "tessera/ops/experts/grouped.h"
-#include "tessera/ops/experts/grouped_codes.h"
 #include "tessera/ops/experts/grouped_device.h"
 #include "tessera/ops/tensor.h"
 
@@ -101,21 +98,6 @@ void grouped_wgrad(const at::Tensor& dy, const at::Tensor& x, const Selection& s
     return plain_product(plain(GroupedProduct::wgrad, dy, x, dw, selection, dw), stream_of(dy));
   const std::int64_t out = padded(dw.size(1)), in = padded(dw.size(2));
   multiply_groups(extended(dy, 0, out).t(), extended(x, 0, in), selection, dw, out, in);
-}
-
-// libtorch multiplies each result by a scale for its row and a scale for its column. Alpha is the scale of the row.
-void multiply_row_codes(const CodesProduct& it, at::Tensor& result) {
-  const std::int64_t groups = it.right.size(0), cols = it.right.size(1);
-  const at::Tensor ones = at::ones({1, cols}, it.factors.options()).expand({groups, cols});
-  at::cuda::detail::f8f8bf16_grouped_mm(it.left.view(at::kFloat8_e4m3fn),
-                                        it.right.view(at::kFloat8_e4m3fn).transpose(1, 2), it.factors, ones, it.ends,
-                                        std::nullopt, it.fast, result);
-}
-
-void multiply_inner_codes(const CodesProduct& it, at::Tensor& result) {
-  const at::Tensor ones = at::ones({it.ends.size(0), it.right.size(0)}, it.factors.options());
-  at::cuda::detail::f8f8bf16_grouped_mm(it.left.view(at::kFloat8_e4m3fn), it.right.view(at::kFloat8_e4m3fn).t(),
-                                        it.factors, ones, it.ends, std::nullopt, it.fast, result);
 }
 
 }  // namespace tessera::ops::cuda

@@ -238,6 +238,41 @@ StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const E
   return result;
 }
 
+StackFactor code_stack(const at::Tensor& stack, std::int64_t matrices, const Encoding& encoding,
+                       const WholeScale& whole, Sides side) {
+  check_whole(encoding, whole, matrices);
+  if (stack.is_cpu()) return decode_stack(stack, matrices, encoding, whole);
+  return codes_of_stack(stack, matrices, encoding, whole, side);
+}
+
+StackFactor stored_stack(const quant::Quantized& planes, quant::Extent matrix, std::int64_t matrices,
+                         const Encoding& encoding, Sides side, quant::ProductKernel kernel, at::Device device) {
+  const std::int64_t all[] = {matrices, matrix.rows, matrix.cols};
+  const at::Tensor codes = view_of(planes.data, all, quant::DType::u8, device);
+  StackFactor result{.values = {},
+                     .codes = codes,
+                     .encoding = encoding,
+                     .whole = view_of(planes.scales, {matrices}, quant::DType::fp32, device)};
+  TESSERA_CHECK(has_one_scale(encoding) && encoding.element == quant::Element::e4m3,
+                "stored_stack: expected e4m3 codes with one scale for each matrix");
+  if (kernel == quant::ProductKernel::decoded || device.is_cpu()) {
+    result.values = make({matrices * matrix.rows, matrix.cols}, at::kBFloat16, device);
+    result.codes = at::Tensor();
+    if (device.is_meta())
+      report(memory_work("decode", bytes_of({codes, result.values})));
+    else if (codes.numel() > 0)
+      result.values.copy_(codes.view(at::kFloat8_e4m3fn).view(result.values.sizes()));
+    return result;
+  }
+  if (side == Sides::rows) return result;
+  result.codes = make({matrices, matrix.cols, matrix.rows}, at::kByte, device);
+  if (device.is_meta())
+    report(memory_work("transpose", bytes_of({codes, result.codes})));
+  else if (codes.numel() > 0)
+    transpose_codes(planes, matrix, encoding, result.codes);
+  return result;
+}
+
 namespace {
 
 // Throws Error unless the rows have the width that the decoded matrices of the stack multiply.

@@ -20,38 +20,9 @@
 //
 // Throws Error if shapes or types do not match.
 #pragma once
-#include "tessera/ops/gemm/operand_types.h"
-#include "tessera/ops/router/selection.h"
-#include "tessera/quant/formats/encoding.h"
+#include "tessera/ops/experts/grouped_types.h"
 
 namespace tessera::ops {
-
-// Which rows form a matrix: the rows of one expert in one block, or of one expert in all blocks.
-enum class RowMatrices : std::uint8_t { blocks, experts };
-// Returns the number of matrices of a selection's rows. Matrices are ordered by expert, then block.
-inline std::int64_t matrices_of(const Selection& selection, RowMatrices matrices) {
-  return matrices == RowMatrices::blocks ? selection.local * selection.blocks : selection.local;
-}
-
-// GPU: in wgrad, the rows of an expert begin at a multiple of this number.
-inline constexpr std::int64_t kExpertRows = 16;
-
-// How the rows of experts are quantized. The encoding is that of an operand by rows. The tensors of `whole` have one
-// number for each matrix of rows, or one number for all rows. If `amax` is not null, fprop and dgrad raise *amax to the
-// greatest magnitude of all rows; `amax` is in memory of the rows' device.
-struct RowQuantization {
-  quant::Encoding encoding;
-  WholeScale whole;
-  float* amax = nullptr;
-};
-// The matrices of the local experts [out, in] as a factor of fprop or of dgrad: decoded values, or codes on a GPU. The
-// tiles of `encoding` extend along the dimension over which the product sums, or they are square.
-struct StackFactor {
-  at::Tensor values;  // [local * out, in] in bf16
-  at::Tensor codes;   // fprop: [local, out, in] bytes; dgrad: the transposed matrices [local, in, out]
-  quant::Encoding encoding;
-  at::Tensor whole;  // [local]: the numbers of product_alpha; undefined if alpha does not depend on the matrices
-};
 
 // Return the greatest magnitude of each matrix, fp32. NaNs are ignored. The amax of a matrix without rows is 0.
 at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices);
@@ -78,10 +49,6 @@ at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const S
 // dy: [room, out]. Returns [room, in].
 at::Tensor grouped_dgrad(const at::Tensor& dy, const RowQuantization& as, const StackFactor& w,
                          const Selection& selection);
-struct RowFactor {
-  const at::Tensor& rows;
-  const RowQuantization& as;
-};
 // Computes dw [local * out, in]. The tensors of `whole` have one number for each expert. Types and `accumulate` have
 // the meaning of grouped_wgrad in grouped.h. The gradient of an expert without rows is zero. A CPU multiplies decoded
 // values with every kernel.

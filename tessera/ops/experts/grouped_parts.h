@@ -2,7 +2,7 @@
 #pragma once
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/grouped_casts.h"
-#include "tessera/ops/experts/grouped_formats.h"
+#include "tessera/ops/experts/grouped_types.h"
 #include "tessera/ops/gemm/operand_parts.h"
 #include "tessera/ops/tensor.h"
 
