@@ -10,6 +10,7 @@
 #include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/run_mesh.h"
+#include "tessera/settings/text/values.h"
 
 namespace tessera::settings {
 namespace {
@@ -30,11 +31,25 @@ void check_types(const TrainConfig& config) {
 }
 
 void check_rates(const TrainConfig& config) {
-  if (config.rates.shape == train::RateShape::cosine && config.rates.min_lr > config.rates.lr)
-    throw InputError("--min-lr: got {}, expected at most --lr {}", config.rates.min_lr, config.rates.lr);
-  if (config.rates.schedule_steps > 0 && config.rates.warmup_steps > config.rates.schedule_steps)
+  const train::LrSchedule& rates = config.rates;
+  const train::LrSchedule defaults;
+  if (rates.shape != train::RateShape::constant && rates.min_lr > rates.lr)
+    throw InputError("--min-lr: got {}, expected at most --lr {}", rates.min_lr, rates.lr);
+  if (rates.schedule_steps > 0 && rates.warmup_steps > rates.schedule_steps)
     throw InputError("--warmup-steps: got {}, expected at most --schedule-steps {} (default: --steps)",
-                     config.rates.warmup_steps, config.rates.schedule_steps);
+                     rates.warmup_steps, rates.schedule_steps);
+  if (rates.shape != train::RateShape::wsd) {
+    if (rates.decay_steps != defaults.decay_steps)
+      throw InputError("--decay-steps: got {}, expected it with --lr-schedule wsd", rates.decay_steps);
+    if (rates.decay_shape != defaults.decay_shape)
+      throw InputError("--decay-shape: got {}, expected it with --lr-schedule wsd", word_of(rates.decay_shape));
+  } else if (rates.decay_steps == 0) {
+    throw InputError("--lr-schedule: got wsd without --decay-steps, expected the number of steps of the decay");
+  } else if (rates.schedule_steps > 0 && rates.decay_steps > rates.schedule_steps - rates.warmup_steps) {
+    throw InputError(
+        "--decay-steps: got {}, expected at most {}: --schedule-steps {} (default: --steps) less --warmup-steps {}",
+        rates.decay_steps, rates.schedule_steps - rates.warmup_steps, rates.schedule_steps, rates.warmup_steps);
+  }
 }
 
 void check_dependants(const TrainConfig& config) {
@@ -107,7 +122,7 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
 
 std::vector<std::string> warnings_of(const TrainConfig& config) {
   std::vector<std::string> lines;
-  if (config.rates.shape == train::RateShape::cosine && config.steps > config.rates.schedule_steps &&
+  if (config.rates.shape != train::RateShape::constant && config.steps > config.rates.schedule_steps &&
       config.rates.schedule_steps > 0)
     lines.push_back(
         fmt::format("the rate schedule ends at step {} (--schedule-steps); from there to step {} the rate is "

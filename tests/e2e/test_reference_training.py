@@ -65,6 +65,12 @@ class ReferenceTraining(unittest.TestCase):
         self.compare("llama-tiny-odd", 131, [["--tp", "4", "--gtp", "2"]], "--mask-documents", "on", "--warmup-steps", "2",
                      "--clip", "0.5", "--weight-decay", "0.3", "--min-lr", "1e-4", "--beta1", "0.8", "--beta2", "0.9", "--eps", "1e-4")
 
+    def test_rate_schedules(self):
+        for shape in ("linear", "sqrt", "cosine"):
+            self.compare("llama-tiny-odd", 131, [["--tp", "2"]], "--lr-schedule", "wsd", "--decay-steps", "3", "--decay-shape", shape,
+                         "--warmup-steps", "1", "--min-lr", "1e-4")
+        self.compare("llama-tiny-odd", 131, [["--gtp", "2"]], "--lr-schedule", "linear", "--warmup-steps", "2", "--min-lr", "1e-4")
+
     def test_held_out_losses(self):
         """A replica evaluates more than the 64 micro-batches of one schedule. 403 samples do not divide evenly on any mesh."""
         held_out = self.write_tokens(SCRATCH / "held-out", 131, documents=69, seed=6)

@@ -348,7 +348,8 @@ class GpuFlags(unittest.TestCase):
 
     def test_optimizer_settings(self):
         one = Run((1, 1, 1), ("--clip", 0.5, "--weight-decay", 0.3, "--beta1", 0.8, "--beta2", 0.9, "--eps", 1e-6, "--lr", 3e-3,
-                              "--min-lr", 1e-3, "--warmup-steps", 2, "--lr-schedule", "cosine"), micro_batch=2)
+                              "--min-lr", 1e-3, "--warmup-steps", 2, "--lr-schedule", "wsd", "--decay-steps", 3, "--decay-shape", "sqrt"),
+                  micro_batch=2)
         self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
         self.check_like_cpus(one)
 

@@ -21,9 +21,13 @@ def learning_rate(step, options):
         return options.lr * step / options.warmup_steps
     if options.lr_schedule == "constant":
         return options.lr
-    span = max(options.schedule_steps - options.warmup_steps, 1)
-    progress = min(step - options.warmup_steps, span) / span
-    return options.min_lr + (options.lr - options.min_lr) * 0.5 * (1 + math.cos(math.pi * progress))
+    is_wsd = options.lr_schedule == "wsd"
+    begin = options.schedule_steps - options.decay_steps if is_wsd else options.warmup_steps
+    span = max(options.schedule_steps - begin, 1)
+    progress = min(max(step - begin, 0), span) / span
+    shape = options.decay_shape if is_wsd else options.lr_schedule
+    left = {"linear": 1 - progress, "sqrt": 1 - math.sqrt(progress), "cosine": 0.5 * (1 + math.cos(math.pi * progress))}[shape]
+    return options.min_lr + (options.lr - options.min_lr) * left
 
 
 def adamw(weights, gradient, moments, step, scale, options):
@@ -92,11 +96,12 @@ def parse_arguments(arguments):
     parser.add_argument("--valid", help="PREFIX of held-out data")
     parser.add_argument("--eval-every", type=int, default=0)
     for name, kind, default in (("seq-len", int, 128), ("global-batch", int, 8), ("steps", int, 5), ("seed", int, 0),
-                                ("schedule-steps", int, 0), ("warmup-steps", int, 0), ("lr", float, 3e-4),
+                                ("schedule-steps", int, 0), ("warmup-steps", int, 0), ("decay-steps", int, 0), ("lr", float, 3e-4),
                                 ("min-lr", float, 0.0), ("beta1", float, 0.9), ("beta2", float, 0.95),
                                 ("eps", float, 1e-8), ("weight-decay", float, 0.1), ("clip", float, 1.0)):
         parser.add_argument(f"--{name}", type=kind, default=default)
-    parser.add_argument("--lr-schedule", choices=("constant", "cosine"), default="cosine")
+    parser.add_argument("--lr-schedule", choices=("constant", "cosine", "linear", "wsd"), default="cosine")
+    parser.add_argument("--decay-shape", choices=("linear", "sqrt", "cosine"), default="linear")
     parser.add_argument("--moe-aux", choices=("layer", "pooled"), default="layer")
     parser.add_argument("--router-z-loss", type=float, default=0.0)
     parser.add_argument("--expert-capacity", type=float, default=0.0)

@@ -132,7 +132,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--grad-wire", "u8"}, {"--grad-wire", "u8"}},
         BadFlags{{"--backend", "gloo"}, {"--backend", "gloo", "local"}},
         BadFlags{{"--recompute", "some"}, {"--recompute", "some", "selective"}},
-        BadFlags{{"--lr-schedule", "linear"}, {"--lr-schedule", "linear", "cosine"}},
+        BadFlags{{"--lr-schedule", "step"}, {"--lr-schedule", "step", "constant, cosine, linear, wsd"}},
+        BadFlags{{"--decay-shape", "round"}, {"--decay-shape", "round", "linear, sqrt, cosine"}},
+        BadFlags{{"--decay-steps", "-1"}, {"--decay-steps"}},
         BadFlags{{"--mask-documents", "yes"}, {"--mask-documents", "yes", "on or off"}},
         BadFlags{{"--zero", "word"}, {"--zero", "word", "on or off"}}, BadFlags{{"--zero", ""}, {"--zero"}},
         BadFlags{{"--zero", "--zero"}, {"--zero"}}, BadFlags{{"--cp", "2"}, {"--cp", "\"2\"", "not built yet"}},
@@ -293,37 +295,43 @@ TEST_P(BadCombinations, AreRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(
     Table, BadCombinations,
-    ::testing::Values(BadFlags{{"--tp", "2", "--gtp", "1048576"},
-                               {"--tp 2 * --gtp 1048576 * --dp 1", "2097152 places", "at most 1048576"}},
-                      BadFlags{{"--gtp", "1024", "--dp", "1048576", "--backend", "mpi"}, {"1073741824 places"}},
-                      BadFlags{{"--tp", "1024", "--gtp", "1048576", "--dp", "1048576"}, {"at most 1048576"}},
-                      BadFlags{{"--gtp", "1024", "--dead", "dp1048576:0"}, {"--dp 1048577", "at most 1048576"}},
-                      BadFlags{{"--tp", "2", "--dp", "3", "--dead", "dp1:0", "--reduced-batch", "25"},
-                               {"--reduced-batch: got 25", "at most --global-batch 24"}},
-                      BadFlags{{"--ranks", "4", "--tp", "3"}, {"--ranks", "got 4", "--tp 3", "multiple"}},
-                      BadFlags{{"--ranks", "4", "--tp", "2", "--gtp", "2", "--dp", "2"},
-                               {"--ranks", "got 4", "--dp 2", "= 8"}},
-                      BadFlags{{"--ranks", "2000", "--global-batch", "2000"}, {"--ranks", "2000", "1024"}},
-                      BadFlags{{"--gtp", "5"}, {"--global-batch", "got 24", "--gtp 5", "= 5"}},
-                      BadFlags{{"--cuda-graph", "on"}, {"--cuda-graph: got on with --backend local", "nccl"}},
-                      BadFlags{{"--cuda-graph", "on", "--backend", "nccl", "--mask-documents", "on"},
-                               {"--cuda-graph: got on with --mask-documents on"}},
-                      BadFlags{{"--cuda-graph", "on", "--backend", "nccl", "--debug-delays", "3"},
-                               {"--cuda-graph: got on with --debug-delays 3"}},
-                      BadFlags{{"--micro-batch", "7"}, {"--global-batch", "got 24", "--micro-batch 7"}},
-                      BadFlags{{"--dp", "5"}, {"--global-batch", "--dp 5"}},
-                      BadFlags{{"--dtype", "fp64", "--grad-wire", "fp32"}, {"--grad-wire", "fp32", "fp64"}},
-                      BadFlags{{"--grad-wire", "fp64"}, {"--grad-wire", "fp64", "fp32"}},
-                      BadFlags{{"--coalesce", "0"}, {"--coalesce: '0'", "2GiB"}},
-                      BadFlags{{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "0"},
-                               {"--tp-chunks: got 0", "auto or a number above 0"}},
-                      BadFlags{{"--tp", "2", "--sequence-parallel", "off", "--tp-overlap", "on"},
-                               {"--tp-overlap: got on", "--sequence-parallel on"}},
-                      BadFlags{{"--tp", "2", "--sequence-parallel", "off", "--tp-chunks", "2"},
-                               {"--tp-chunks: got 2", "--sequence-parallel on"}},
-                      BadFlags{{"--min-lr", "1"}, {"--min-lr", "got 1", "--lr 0.0003"}},
-                      BadFlags{{"--warmup-steps", "11"}, {"--warmup-steps", "11", "--schedule-steps 10"}},
-                      BadFlags{{"--eval-every", "5"}, {"--eval-every", "5", "--valid"}}));
+    ::testing::Values(
+        BadFlags{{"--tp", "2", "--gtp", "1048576"},
+                 {"--tp 2 * --gtp 1048576 * --dp 1", "2097152 places", "at most 1048576"}},
+        BadFlags{{"--gtp", "1024", "--dp", "1048576", "--backend", "mpi"}, {"1073741824 places"}},
+        BadFlags{{"--tp", "1024", "--gtp", "1048576", "--dp", "1048576"}, {"at most 1048576"}},
+        BadFlags{{"--gtp", "1024", "--dead", "dp1048576:0"}, {"--dp 1048577", "at most 1048576"}},
+        BadFlags{{"--tp", "2", "--dp", "3", "--dead", "dp1:0", "--reduced-batch", "25"},
+                 {"--reduced-batch: got 25", "at most --global-batch 24"}},
+        BadFlags{{"--ranks", "4", "--tp", "3"}, {"--ranks", "got 4", "--tp 3", "multiple"}},
+        BadFlags{{"--ranks", "4", "--tp", "2", "--gtp", "2", "--dp", "2"}, {"--ranks", "got 4", "--dp 2", "= 8"}},
+        BadFlags{{"--ranks", "2000", "--global-batch", "2000"}, {"--ranks", "2000", "1024"}},
+        BadFlags{{"--gtp", "5"}, {"--global-batch", "got 24", "--gtp 5", "= 5"}},
+        BadFlags{{"--cuda-graph", "on"}, {"--cuda-graph: got on with --backend local", "nccl"}},
+        BadFlags{{"--cuda-graph", "on", "--backend", "nccl", "--mask-documents", "on"},
+                 {"--cuda-graph: got on with --mask-documents on"}},
+        BadFlags{{"--cuda-graph", "on", "--backend", "nccl", "--debug-delays", "3"},
+                 {"--cuda-graph: got on with --debug-delays 3"}},
+        BadFlags{{"--micro-batch", "7"}, {"--global-batch", "got 24", "--micro-batch 7"}},
+        BadFlags{{"--dp", "5"}, {"--global-batch", "--dp 5"}},
+        BadFlags{{"--dtype", "fp64", "--grad-wire", "fp32"}, {"--grad-wire", "fp32", "fp64"}},
+        BadFlags{{"--grad-wire", "fp64"}, {"--grad-wire", "fp64", "fp32"}},
+        BadFlags{{"--coalesce", "0"}, {"--coalesce: '0'", "2GiB"}},
+        BadFlags{{"--tp", "2", "--sequence-parallel", "on", "--tp-chunks", "0"},
+                 {"--tp-chunks: got 0", "auto or a number above 0"}},
+        BadFlags{{"--tp", "2", "--sequence-parallel", "off", "--tp-overlap", "on"},
+                 {"--tp-overlap: got on", "--sequence-parallel on"}},
+        BadFlags{{"--tp", "2", "--sequence-parallel", "off", "--tp-chunks", "2"},
+                 {"--tp-chunks: got 2", "--sequence-parallel on"}},
+        BadFlags{{"--min-lr", "1"}, {"--min-lr", "got 1", "--lr 0.0003"}},
+        BadFlags{{"--min-lr", "1", "--lr-schedule", "linear"}, {"--min-lr", "got 1"}},
+        BadFlags{{"--decay-steps", "3"}, {"--decay-steps: got 3", "--lr-schedule wsd"}},
+        BadFlags{{"--decay-shape", "sqrt", "--lr-schedule", "linear"}, {"--decay-shape: got sqrt", "wsd"}},
+        BadFlags{{"--lr-schedule", "wsd"}, {"--lr-schedule: got wsd without --decay-steps"}},
+        BadFlags{{"--lr-schedule", "wsd", "--decay-steps", "9", "--warmup-steps", "2"},
+                 {"--decay-steps: got 9, expected at most 8", "--schedule-steps 10", "--warmup-steps 2"}},
+        BadFlags{{"--warmup-steps", "11"}, {"--warmup-steps", "11", "--schedule-steps 10"}},
+        BadFlags{{"--eval-every", "5"}, {"--eval-every", "5", "--valid"}}));
 
 TEST(Resolve, RefusesAWorldOfAnotherSize) {
   const std::string message = base::refusal([] { resolved({"--backend", "mpi", "--ranks", "4"}, 6); });
@@ -462,7 +470,10 @@ TEST(Resolve, RefusesTheRecipeOfNvfp4WithoutSuchProducts) {
 TEST(Resolve, WarnsOfARateThatHasEnded) {
   EXPECT_TRUE(warnings_of(resolved({})).empty());
   EXPECT_THAT(warnings_of(resolved({"--schedule-steps", "5"})), ElementsAre(HasSubstr("ends at step 5")));
+  EXPECT_THAT(warnings_of(resolved({"--schedule-steps", "5", "--lr-schedule", "linear"})),
+              ElementsAre(HasSubstr("ends at step 5")));
   EXPECT_TRUE(warnings_of(resolved({"--schedule-steps", "5", "--lr-schedule", "constant"})).empty());
+  EXPECT_NO_THROW(resolved({"--lr-schedule", "wsd", "--decay-steps", "8", "--warmup-steps", "2"}));
 }
 
 // Products on several CPU threads have other bits; on a GPU, products do not run on the host's threads.

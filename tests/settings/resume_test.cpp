@@ -145,6 +145,8 @@ json other_values() {
           {"min_lr", 0.25},
           {"warmup_steps", 4},
           {"lr_schedule", "constant"},
+          {"decay_steps", 3},
+          {"decay_shape", "sqrt"},
           {"beta1", 0.5},
           {"beta2", 0.75},
           {"eps", 0.125},

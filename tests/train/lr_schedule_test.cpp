@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <tuple>
+
 #include "tessera/base/error.h"
 
 namespace tessera::train {
@@ -48,6 +51,36 @@ TEST(LearningRate, WarmUpMayFillTheSchedule) {
   const LrSchedule schedule{.lr = 1.0, .min_lr = 0.1, .warmup_steps = 4, .schedule_steps = 4};
   EXPECT_EQ(learning_rate(schedule, 4), 1.0);
   EXPECT_EQ(learning_rate(schedule, 5), 0.1);
+}
+
+TEST(LearningRate, FallsLinearly) {
+  const LrSchedule schedule{
+      .lr = 1.0, .min_lr = 0.5, .warmup_steps = 2, .schedule_steps = 10, .shape = RateShape::linear};
+  EXPECT_EQ(learning_rate(schedule, 1), 0.5);
+  EXPECT_EQ(learning_rate(schedule, 2), 1.0);
+  EXPECT_EQ(learning_rate(schedule, 4), 0.875);
+  EXPECT_EQ(learning_rate(schedule, 9), 0.5625);
+  EXPECT_EQ(learning_rate(schedule, 10), 0.5);
+  EXPECT_EQ(learning_rate(schedule, 11), 0.5);
+}
+
+// Steps 17 to 20 are 1/4, 1/2, 3/4 and 1 of the decay.
+TEST(LearningRate, IsStableUntilTheDecay) {
+  LrSchedule schedule{
+      .lr = 1.0, .min_lr = 0.5, .warmup_steps = 4, .schedule_steps = 20, .shape = RateShape::wsd, .decay_steps = 4};
+  for (const auto& [shape, quarter, half] : {std::tuple{DecayShape::linear, 0.875, 0.75},
+                                             {DecayShape::sqrt, 0.75, 0.5 + 0.5 * (1 - std::sqrt(0.5))},
+                                             {DecayShape::cosine, 0.5 + 0.25 * (1 + std::sqrt(0.5)), 0.75}}) {
+    schedule.decay_shape = shape;
+    EXPECT_EQ(learning_rate(schedule, 2), 0.5);
+    for (const std::int64_t step : {4, 5, 10, 16}) EXPECT_EQ(learning_rate(schedule, step), 1.0);
+    EXPECT_DOUBLE_EQ(learning_rate(schedule, 17), quarter);
+    EXPECT_DOUBLE_EQ(learning_rate(schedule, 18), half);
+    for (const std::int64_t step : {20, 21, 1000}) EXPECT_EQ(learning_rate(schedule, step), 0.5);
+  }
+  schedule.decay_steps = 16;
+  EXPECT_EQ(learning_rate(schedule, 4), 1.0);
+  EXPECT_LT(learning_rate(schedule, 5), 1.0);
 }
 
 TEST(LearningRate, RefusesStepsBelowOneAndAnUnresolvedSchedule) {

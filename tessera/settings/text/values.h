@@ -33,7 +33,12 @@ inline constexpr auto kWords<Backend> =
     std::array{Word{Backend::local, "local"}, Word{Backend::mpi, "mpi"}, Word{Backend::nccl, "nccl"}};
 template <>
 inline constexpr auto kWords<train::RateShape> =
-    std::array{Word{train::RateShape::constant, "constant"}, Word{train::RateShape::cosine, "cosine"}};
+    std::array{Word{train::RateShape::constant, "constant"}, Word{train::RateShape::cosine, "cosine"},
+               Word{train::RateShape::linear, "linear"}, Word{train::RateShape::wsd, "wsd"}};
+template <>
+inline constexpr auto kWords<train::DecayShape> =
+    std::array{Word{train::DecayShape::linear, "linear"}, Word{train::DecayShape::sqrt, "sqrt"},
+               Word{train::DecayShape::cosine, "cosine"}};
 template <>
 inline constexpr auto kWords<ReduceOrder> =
     std::array{Word{ReduceOrder::sequential, "sequential"}, Word{ReduceOrder::hierarchical, "hierarchical"}};
