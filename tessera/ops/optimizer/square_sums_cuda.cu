@@ -50,6 +50,45 @@ __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ value
   if (threadIdx.x % kTeam == 0) sums[row] = sum;
 }
 
+// Sums kRows rows, each in the order of row_sums with a team of all threads. A row has at most kAll packs for each
+// thread. With several rows in flight, short rows are read at the speed of memory.
+template <bool kWhole, int kRows, int kAll, typename T>
+__global__ void __launch_bounds__(kThreads)
+    sums_of_rows(const T* __restrict__ values, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+                 double* __restrict__ sums) {
+  constexpr int N = kElements<T>, kWarps = kThreads / kWarp;
+  __shared__ double scratch[kRows][kWarps];
+  const std::int64_t first = std::int64_t{blockIdx.x} * kRows;
+  Pack<T, N> packs[kRows][kAll];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const bool is_row = first + r < rows;
+    const T* data = values + (is_row ? first + r : first) * stride;
+#pragma unroll
+    for (int i = 0; i < kAll; ++i)
+      packs[r][i] = load_pack<kWhole, N>(data, (std::int64_t{i} * kThreads + threadIdx.x) * N, is_row ? cols : 0);
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kAll; ++i) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const double value = packs[r][i][k];
+        sum = fma(value, value, sum);
+      }
+    }
+    sum = warp_sum(sum);
+    if (threadIdx.x % kWarp == 0) scratch[r][threadIdx.x / kWarp] = sum;
+  }
+  __syncthreads();
+  if (threadIdx.x >= kRows || first + threadIdx.x >= rows) return;
+  double sum = scratch[threadIdx.x][0];
+  for (int warp = 1; warp < kWarps; ++warp) sum += scratch[threadIdx.x][warp];
+  sums[first + threadIdx.x] = sum;
+}
+
 }  // namespace
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
@@ -65,6 +104,10 @@ void row_square_sums(const void* values, quant::DType type, std::int64_t rows, s
       if (cols <= kThreads * N)
         row_sums<kWhole, kWarp>
             <<<blocks_for(rows, kThreads / kWarp), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+      else if (cols <= 2 * kThreads * N)
+        sums_of_rows<kWhole, 4, 2><<<blocks_for(rows, 4), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+      else if (cols <= 4 * kThreads * N)
+        sums_of_rows<kWhole, 2, 4><<<blocks_for(rows, 2), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
       else
         row_sums<kWhole, kThreads><<<blocks_for(rows, 1), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
     });
