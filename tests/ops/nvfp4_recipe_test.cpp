@@ -1,5 +1,6 @@
 // Tests operands of nvfp4 products with the transform of columns and with stochastic rounding, on a CPU and on a GPU:
 // their amaxes, values and codes equal those that quant/ defines, and the bytes of a dry run are theirs.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -82,7 +83,7 @@ class Nvfp4Recipe : public testing::TestWithParam<at::DeviceType> {
   }
   bool on_gpu() const { return GetParam() == at::kCUDA; }
   quant::StochasticRounding rounding() const {
-    return {.key = quant::rounding_key({.seed = 4, .parameter = "w"}),
+    return {.key = quant::rounding_key({.seed = 4, .parameter = base::name_hash("w")}),
             .step = step_.const_data_ptr<std::int64_t>(),
             .first_token = 1234};
   }

@@ -164,7 +164,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
                   .coalesce_bytes = options.coalesce_bytes,
                   .replay = options.replay,
                   .wire = {.format = options.wire},
-                  .products = {.format = options.products},
+                  .products = {.format = options.products, .rules = options.product_rules},
                   .wire_backward = backward,
                   .domain_of = options.domain_of},
       .products = options.product_options,

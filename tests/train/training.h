@@ -47,7 +47,8 @@ struct RunOptions {
   quant::Format wire = quant::Format::bf16;  // number format in which a bf16 model's matrices are stored and gathered
   // Number format of products with these matrices and with the output layer.
   quant::Format products = quant::Format::bf16;
-  std::optional<quant::Format> wire_backward;  // number format of backward weights; absent: `wire`
+  std::vector<shard::FormatRule> product_rules;  // of the products of single matrices
+  std::optional<quant::Format> wire_backward;    // number format of backward weights; absent: `wire`
   nn::ProductOptions product_options;
   nn::DropoutOptions dropout;
   std::uint64_t seed = 5;  // StepOptions::seed

@@ -11,6 +11,7 @@
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/layers/output_logits.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/nn/nvfp4_recipe.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/companions.h"
 
@@ -91,7 +92,9 @@ void Decoder::check_products_of_experts() const {
         kinds.insert({.out = weight->rows / block.experts->local.count,
                       .in = weight->cols,
                       .format = weight->product,
-                      .recipe = context_.products.recipe});
+                      .recipe = context_.products.recipe,
+                      .transform = transforms_wgrad(context_, *weight),
+                      .rounds_randomly = rounds_randomly(context_, *weight)});
   }
   for (const ops::ExpertProducts& kind : kinds) ops::check_companions(kind, device);
 }

@@ -14,6 +14,7 @@ struct ExpertProducts {
   std::int64_t out = 0, in = 0;
   quant::Format format = quant::Format::bf16;
   quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
+  bool transform = false, rounds_randomly = false;  // the recipe of nvfp4: RowQuantization::transform and rounding
 
   auto operator<=>(const ExpertProducts&) const = default;
 };

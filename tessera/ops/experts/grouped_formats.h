@@ -4,7 +4,7 @@
 //
 //   y = x w^T     rows of x, rows of w
 //   dx = dy w     rows of dy, columns of w
-//   dw = dy^T x   columns of dy, columns of x
+//   dw = dy^T x   columns of dy, columns of x; both may be transformed first (quant/formats/hadamard.h)
 //
 // A matrix of rows is quantized alone, so its scales and codes depend on no other expert. In fprop and dgrad, a matrix
 // has the rows of one expert in one block. In wgrad, a matrix has the rows of one expert in all blocks. Each product is
@@ -20,6 +20,7 @@
 #include "tessera/ops/gemm/operand_types.h"
 #include "tessera/ops/router/selection.h"
 #include "tessera/quant/formats/encoding.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::ops {
 
@@ -40,6 +41,12 @@ struct RowQuantization {
   quant::Encoding encoding;
   WholeScale whole;
   float* amax = nullptr;
+  // The recipe of nvfp4, for tiles of 1 x 16. transform: wgrad transforms the rows of each expert, in groups of 16 from
+  // the first row of the expert. `whole` then has the amaxes of the transformed rows.
+  bool transform = false;
+  // Matrix i is local expert i. fprop and dgrad: row r is rounded as token first_token + t, where t is the token of the
+  // row in the selection. wgrad: row i of an expert is rounded as token first_token + i.
+  quant::StackRounding rounding;
 };
 // The matrices of the local experts as decoded values [local * out, in] in bf16. The tiles of `encoding` extend along
 // the dimension over which the product sums, or they are square.
@@ -50,7 +57,9 @@ struct DecodedStack {
 };
 
 // Return the greatest magnitude of each matrix, fp32. NaNs are ignored. The amax of a matrix without rows is 0.
-at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices);
+// transform: as in RowQuantization, for the matrices of experts.
+at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices,
+                          bool transform = false);
 at::Tensor amaxes_of_stack(const at::Tensor& stack, std::int64_t matrices);
 // Computes the WholeScale of each matrix from its amax, as whole_scale of operand.h does.
 WholeScale grouped_scales(const quant::Encoding& encoding, const at::Tensor& amaxes);
