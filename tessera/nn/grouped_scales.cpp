@@ -2,12 +2,27 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "tessera/nn/collectives.h"
+#include "tessera/nn/nvfp4_recipe.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/shard/formats/stack_part.h"
 
 namespace tessera::nn {
+namespace {
+
+// Returns the position in the step's global batch of the selection's first token. The readers of a compute group read
+// adjacent microbatches, in the order of their ranks. The tp ranks of a reader begin with tp rank 0.
+std::int64_t first_token_of(const PassState& pass, const shard::ComputeGroup& group, const ops::Selection& selection) {
+  const auto own = group.first_ranks.begin() + group.rank + 1;
+  const std::int64_t readers = std::ranges::count(group.first_ranks, 0),
+                     before = std::count(group.first_ranks.begin(), own, 0) - 1;
+  return pass.random.first_token - before * (selection.group_tokens / readers);
+}
+
+}  // namespace
 
 StackCut cut_of(const Context& context, const Weight& weight) {
   const shard::ParameterSpec& spec = context.program.parameters().spec(weight.id);
@@ -61,16 +76,28 @@ ops::StackFactor stack_of(const PassState& pass, const Weight& weight, const Con
 ops::RowQuantization row_quantization(const PassState& pass, const Weight& weight, OperandKind kind,
                                       const at::Tensor& rows, const ops::Selection& selection,
                                       ops::RowMatrices matrices) {
-  ops::RowQuantization result{.encoding = encoding_of(pass.context, weight, kind),
-                              .amax = place_of_amax(pass, weight, kind)};
+  ops::RowQuantization result{
+      .encoding = encoding_of(pass.context, weight, kind),
+      .amax = place_of_amax(pass, weight, kind),
+      .transform = matrices == ops::RowMatrices::experts && transforms_wgrad(pass.context, weight)};
+  const StackCut cut = cut_of(pass.context, weight);
+  const bool is_cut = kind == OperandKind::input ? cut.cols : cut.rows;
+  if (kind == OperandKind::gradient) {
+    const shard::ComputeGroup& group =
+        pass.context.program.compute_group(pass.context.program.parameters().spec(weight.id).domain);
+    // The first axis of the group divides matrices, and the others divide the stack.
+    result.rounding = stack_rounding(pass, weight,
+                                     {.matrix = static_cast<std::uint32_t>(selection.first),
+                                      .part = static_cast<std::uint32_t>(is_cut ? group.axes.front().index : 0),
+                                      .first_token = first_token_of(pass, group, selection)});
+  }
   if (!ops::needs_whole(result.encoding)) return result;
   if (const auto known = known_scale(pass, weight, kind)) {
     result.whole = *known;
     return result;
   }
-  at::Tensor amaxes = ops::amaxes_of_rows(rows, selection, matrices);
-  const StackCut cut = cut_of(pass.context, weight);
-  if (kind == OperandKind::input ? cut.cols : cut.rows)
+  at::Tensor amaxes = ops::amaxes_of_rows(rows, selection, matrices, result.transform);
+  if (is_cut)
     amaxes = greatest_of_parts(pass, weight, selection, amaxes,
                                {.each = matrices == ops::RowMatrices::blocks ? selection.blocks : 1,
                                 .is_event = !is_delayed(pass.context, weight, kind)});

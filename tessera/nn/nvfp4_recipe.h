@@ -10,6 +10,8 @@ namespace tessera::nn {
 
 // Returns whether the operands of the weight's wgrad are transformed before they are quantized.
 bool transforms_wgrad(const Context& context, const Weight& weight);
+// Returns whether the gradients of the weight's products are rounded stochastically in training steps.
+bool rounds_randomly(const Context& context, const Weight& weight);
 
 // The rows and columns of a gradient that is rounded. `matrix` and `part` are as in quant::RoundingSite.
 struct GradientPart {
@@ -20,5 +22,7 @@ struct GradientPart {
 // Returns how the gradients of the weight's products are rounded. They are rounded to nearest even outside training
 // steps (RandomState::step).
 quant::StochasticRounding gradient_rounding(const PassState& pass, const Weight& weight, const GradientPart& gradient);
+// The same for the gradients of a stack's products. `gradient.matrix` is the number of the first local matrix.
+quant::StackRounding stack_rounding(const PassState& pass, const Weight& weight, const GradientPart& gradient);
 
 }  // namespace tessera::nn

@@ -176,6 +176,21 @@ class GpuExperts(unittest.TestCase):
         self.check_products("fp8", self.whole, (1, 2, 1, 1, 2, 1), (1, 4, 1, 1, 2, 2), choice=codes)
         self.check_products("fp8", self.whole, (2, 1, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2), choice=(*codes, "--fp8-scaling", "current"))
 
+    def test_nvfp4_recipe_of_experts(self):
+        """Only experts are multiplied in nvfp4. Each part of the recipe gives the same bits over egtp, with poison and with a graph, is
+        close to CPUs, and changes the run."""
+        mesh, losses = (1, 2, 1, 1, 2, 1), set()
+        for number, part in enumerate((("on", "nearest"), ("off", "stochastic"), ("off", "nearest"))):
+            flags = ("--gemm-rules", "layers.*.experts.*=nvfp4", "--nvfp4-hadamard", part[0], "--nvfp4-rounding", part[1])
+            name, steps = f"recipe-{number}", RECORDED + 1
+            self.check(name, [(mesh, flags), ((1, 4, 1, 1, 2, 2), (*flags, *GRAPH, *POISON))], ODD, steps=steps)
+            tessera("train", *self.flags(f"{name}-cpu", mesh, ODD, steps, *flags), "--backend", "local")
+            for ours, theirs in zip(metrics(self.folder / f"{name}-0"), metrics(self.folder / f"{name}-cpu"), strict=True):
+                for key, bound in LIKE["bf16"].items():
+                    self.assertAlmostEqual(ours[key], theirs[key], delta=4 * bound * theirs[key], msg=(part, ours["step"], key))
+            losses.add(metrics(self.folder / f"{name}-0")[-1]["loss"])
+        self.assertEqual(3, len(losses), "a part does not change the result")
+
     def test_one_hardware_queue(self):
         """With one hardware queue, work may wait for all work that its host has enqueued before. The orders of all ranks agree, so
         no step stops. Weights, gradients, rows of experts and activations travel, within a graph and outside of it."""

@@ -142,9 +142,10 @@ inline ops::Quantization nvfp4_quantization(const FormatCase& how, OperandKind k
   as.whole = {ops::whole_scale(as.encoding, ops::amax_of(matrix)),
               ops::whole_scale(as.encoding, ops::amax_of(by_columns))};
   if (kind == OperandKind::gradient && how.products.rounding == GradientRounding::stochastic)
-    as.rounding = {.key = quant::rounding_key({.seed = kRoundingSeed, .parameter = "weight", .part = part}),
-                   .step = &kRoundingStep,
-                   .first_token = kFirstRounded};
+    as.rounding = {
+        .key = quant::rounding_key({.seed = kRoundingSeed, .parameter = base::name_hash("weight"), .part = part}),
+        .step = &kRoundingStep,
+        .first_token = kFirstRounded};
   return as;
 }
 

@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 
+#include "tessera/base/text/name_hash.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/layout/dense.h"
 #include "tessera/nn/grouped_linear.h"
@@ -28,12 +29,26 @@ using quant::Format;
 constexpr std::int64_t kMatrices = 4, kOut = 5, kIn = 6, kBlocks = 2;
 // A multiplier of delayed scaling.
 constexpr float kInputScale = 93, kGradientScale = 0.3F;
+// The number of the step and the microbatch's first token, for stochastic rounding.
+constexpr std::int64_t kStackStep = 5, kStackFirst = 70;
 
 struct StackCase {
   Format product = Format::nvfp4;
   bool by_columns = false;  // which dimension of the matrices is sharded over tp
   int tp = 2;
   bool is_delayed = false;
+  bool hadamard = false, is_random = false;  // the recipe of nvfp4
+
+  // The random numbers of a rank's gradients. The rank holds some of their columns if the rows of matrices are sharded.
+  quant::StackRounding rounding(int rank) const {
+    if (!is_random) return {};
+    return {.site = {.seed = 8,
+                     .parameter = base::name_hash("stack"),
+                     .matrix = 0,
+                     .part = static_cast<std::uint32_t>(by_columns ? 0 : rank)},
+            .step = &kStackStep,
+            .first_token = kStackFirst};
+  }
 };
 std::vector<StackCase> stack_cases() {
   std::vector<StackCase> cases;
@@ -42,6 +57,9 @@ std::vector<StackCase> stack_cases() {
       for (const int tp : {1, 2}) {
         cases.push_back({product, by_columns, tp, false});
         if (product == Format::fp8) cases.push_back({product, by_columns, tp, true});
+        if (product != Format::nvfp4) continue;
+        for (const auto& [hadamard, is_random] : {std::pair{true, false}, {false, true}, {true, true}})
+          cases.push_back({product, by_columns, tp, false, hadamard, is_random});
       }
   return cases;
 }
@@ -97,8 +115,9 @@ StackProducts expected_of(const StackCase& how, int rank, const at::Tensor& x, c
   };
   const auto as = [&](const at::Tensor& rows, const quant::Encoding& encoding, float multiplier,
                       ops::RowMatrices matrices) {
-    ops::RowQuantization result{.encoding = encoding};
-    result.whole = ops::grouped_scales(encoding, ops::amaxes_of_rows(rows, selection, matrices));
+    ops::RowQuantization result{.encoding = encoding,
+                                .transform = how.hadamard && matrices == ops::RowMatrices::experts};
+    result.whole = ops::grouped_scales(encoding, ops::amaxes_of_rows(rows, selection, matrices, result.transform));
     if (how.is_delayed)
       result.whole = {.multiplier = at::full({1}, multiplier), .inverse = at::full({1}, 1 / multiplier), .amax = {}};
     return result;
@@ -109,11 +128,13 @@ StackProducts expected_of(const StackCase& how, int rank, const at::Tensor& x, c
   using enum ops::RowMatrices;
   StackProducts result;
   result.y = grouped_fprop(own_x, as(x, input, kInputScale, blocks), stack(weight_encoding(how.product)), selection);
-  result.dx = grouped_dgrad(own_dy, as(dy, gradient, kGradientScale, blocks), stack(columnwise_encoding(how.product)),
-                            selection);
+  ops::RowQuantization dy_rows = as(dy, gradient, kGradientScale, blocks);
+  dy_rows.rounding = how.rounding(rank);
+  result.dx = grouped_dgrad(own_dy, dy_rows, stack(columnwise_encoding(how.product)), selection);
   result.dw = at::zeros(own_weight.sizes(), at::kFloat);
-  const ops::RowQuantization dy_as = as(dy, gradient, kGradientScale, experts),
-                             x_as = as(x, input, kInputScale, experts);
+  const ops::RowQuantization x_as = as(x, input, kInputScale, experts);
+  ops::RowQuantization dy_as = as(dy, gradient, kGradientScale, experts);
+  dy_as.rounding = how.rounding(rank);
   grouped_wgrad({.rows = own_dy, .as = dy_as}, {.rows = own_x, .as = x_as}, selection, result.dw, false);
   return result;
 }
@@ -127,6 +148,8 @@ class FormatStack {
         runtime_(parallel_, {.model = quant::DType::bf16}),
         scales_({.history = 2}, base::Device{}),
         context_{.program = runtime_.program(), .products = {.history = 2}} {
+    context_.products.hadamard = how.hadamard;
+    context_.products.rounding = how.is_random ? GradientRounding::stochastic : GradientRounding::nearest;
     if (how.is_delayed) context_.scales = &scales_;
     const layout::Range part = part_of(how, rank());
     weight_.id = runtime_.parameters().add(
@@ -157,7 +180,9 @@ class FormatStack {
     const GroupedRows rows{.selection = selection_of(), .own_rows = 10};
     runtime_.program().begin_step(schedule::StepKind::train, 1);
     runtime_.program().begin_microbatch(0);
-    const PassState forward{.context = context_, .id = {0}}, backward = forward.in(schedule::Pass::backward);
+    const PassState forward{
+        .context = context_, .id = {0}, .random = {.seed = 8, .step = &kStackStep, .first_token = kStackFirst}};
+    const PassState backward = forward.in(schedule::Pass::backward);
     StackProducts result;
     result.y = grouped_fprop(forward, weight_, own_x, rows).clone();
     result.dx = grouped_dgrad(backward, weight_, own_dy, rows).clone();
@@ -196,7 +221,8 @@ void on_stack_ranks(const std::function<void(const StackCase& how, FormatStack& 
   for (const StackCase& how : stack_cases())
     comm::run_local(how.tp, {}, [&](comm::World& world) {
       SCOPED_TRACE(fmt::format("{} by {} tp{}{}", name_of(how.product), how.by_columns ? "columns" : "rows", how.tp,
-                               how.is_delayed ? " delayed" : ""));
+                               how.is_delayed ? " delayed" : "") +
+                   (how.hadamard ? " transformed" : "") + (how.is_random ? " random" : ""));
       FormatStack stack(world, how);
       body(how, stack);
     });
@@ -217,6 +243,73 @@ TEST(StackInFormats, MultipliesPartsWithTheScalesOfTheMatrices) {
     EXPECT_TRUE(got.y.equal(expected.y));
     EXPECT_TRUE(got.dx.equal(expected.dx));
     EXPECT_TRUE(got.dw.equal(expected.dw));
+  });
+}
+
+// A rank's part of a stack over etp 2 and ep 2: rows or columns [begin, end) of two matrices.
+layout::Layout layout_of_experts(bool by_columns) {
+  layout::Layout result{.shape = {kMatrices * kOut, kIn}};
+  for (std::int64_t rank = 0; rank < 4; ++rank) {
+    std::vector<layout::Band> bands;
+    for (std::int64_t i = rank / 2 * 2; i < rank / 2 * 2 + 2; ++i) {
+      layout::Box box{.row = i * kOut, .rows = kOut, .col = 0, .cols = kIn};
+      std::int64_t &begin = by_columns ? box.col : box.row, &size = by_columns ? box.cols : box.rows;
+      begin += rank % 2 * 2;
+      size = rank % 2 == 0 ? 2 : size - 2;
+      bands.push_back({{box}});
+    }
+    result.ranks.push_back(layout::stack_densely(bands));
+  }
+  return result;
+}
+
+// Two readers with two tp ranks each compute the same experts. A gradient has the key of its logical matrix, and of the
+// etp rank if this rank holds some of its columns. Tokens count from the first token of the first reader.
+TEST(StackInFormats, HasTheRandomNumbersOfTheLogicalGradient) {
+  constexpr std::int64_t kTokens = 5, kWidth = 4;
+  comm::run_local(4, {}, [&](comm::World& world) {
+    shard::ParallelGroups parallel = shard::make_parallel_groups(
+        world, nn::rank_layout({.tp = 2, .gtp = 2, .experts = ExpertDegrees{.etp = 2, .ep = 2, .egtp = 1}}),
+        /*with_casts=*/true);
+    runtime::Runtime runtime(parallel, {.model = quant::DType::bf16});
+    const Context context{.program = runtime.program()};
+    const ExpertPlace place = expert_place(runtime.program());
+    const ops::Selection selection = ops::select_rows(at::full({2 * kTokens, 1}, 2 * place.ep.index, at::kInt),
+                                                      {2L * place.ep.index, 2, kMatrices}, 2);
+    std::vector<Weight> weights;
+    for (const bool by_columns : {false, true}) {
+      weights.push_back({.product = Format::nvfp4});
+      weights.back().id = runtime.parameters().add({.name = by_columns ? "down" : "gate_up",
+                                                    .dims = {kMatrices, kOut, kIn},
+                                                    .compute = layout_of_experts(by_columns),
+                                                    .product = Format::nvfp4,
+                                                    .domain = kExpertDomain});
+    }
+    runtime.program().begin_step(schedule::StepKind::train, 1);
+    runtime.program().begin_microbatch(0);
+    const int reader = world.rank() / 2;
+    const PassState pass{.context = context,
+                         .id = {0},
+                         .random = {.seed = 8, .step = &kStackStep, .first_token = kStackFirst + reader * kTokens}};
+    for (const bool by_columns : {false, true})
+      for (const auto matrices : {ops::RowMatrices::blocks, ops::RowMatrices::experts})
+        for (const OperandKind kind : {OperandKind::input, OperandKind::gradient}) {
+          const bool is_gradient = kind == OperandKind::gradient;
+          SCOPED_TRACE(fmt::format("columns {} gradient {} rank {}", by_columns, is_gradient, world.rank()));
+          const ops::RowQuantization as = row_quantization(pass, weights[by_columns ? 1 : 0], kind,
+                                                           graded(selection.room, kWidth, 1), selection, matrices);
+          EXPECT_EQ(as.transform, matrices == ops::RowMatrices::experts);
+          EXPECT_EQ(as.rounding.step, is_gradient ? &kStackStep : nullptr);
+          if (!is_gradient) continue;
+          EXPECT_EQ(as.rounding.first_token, kStackFirst);
+          const quant::RoundingSite& site = as.rounding.site;
+          EXPECT_EQ(site.seed, 8);
+          EXPECT_EQ(site.parameter, base::name_hash(by_columns ? "down" : "gate_up"));
+          EXPECT_EQ(site.matrix, static_cast<std::uint32_t>(2 * place.ep.index));
+          EXPECT_EQ(site.part, static_cast<std::uint32_t>(by_columns ? 0 : place.etp.index));
+        }
+    runtime.program().end_microbatch(0);
+    runtime.program().end_step();
   });
 }
 

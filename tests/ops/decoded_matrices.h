@@ -4,10 +4,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <ostream>
+#include <vector>
 
 #include "tessera/quant/formats/format.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::ops::test::formats {
 
@@ -36,6 +39,19 @@ struct Decoded {
 // it is not given.
 Decoded definition(const at::Tensor& matrix, const quant::Encoding& encoding,
                    const std::optional<float>& multiplier = {});
+
+// The recipe of nvfp4 for one matrix: whether its columns are transformed, and how it is rounded. Row i is rounded as
+// token rounding.first_token + tokens[i]; without `tokens`, + i.
+struct Recipe {
+  bool transform = false;
+  quant::StochasticRounding rounding = {};
+  std::vector<std::int64_t> tokens = {};
+  std::optional<float> amax = {};  // amax of the matrix in its scales; absent: the amax that the matrix has
+};
+Decoded definition(const at::Tensor& matrix, const quant::Encoding& encoding, const Recipe& recipe);
+
+// Expects that `got` is alpha times left right^T within the bound of products of experts.
+void expect_product(const at::Tensor& got, const Decoded& left, const Decoded& right);
 
 // Sets some elements to values that are not finite, and to subnormal and small values.
 void spoil(at::Tensor& matrix);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/base/text/name_hash.h"
 #include "tessera/ops/experts/grouped_casts.h"
 #include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/tensor.h"
@@ -20,7 +21,7 @@ namespace {
 
 using quant::Encoding;
 
-class CastsOfExperts : public testing::Test {
+class OnCudaCastsOfExperts : public testing::Test {
  protected:
   void SetUp() override {
     if (!has_cuda()) GTEST_SKIP() << "no CUDA device";
@@ -31,7 +32,7 @@ at::Tensor on_gpu(const at::Tensor& host) {
   return host.to(at::Device(at::kCUDA, 0));
 }
 
-TEST_F(CastsOfExperts, EndsOfBlocksAreThoseOfTheHost) {
+TEST_F(OnCudaCastsOfExperts, EndsOfBlocksAreThoseOfTheHost) {
   for (const ExpertsCase& it : experts_cases()) {
     SCOPED_TRACE(it);
     const at::Tensor choices = random_choices(it.tokens(), it.k, it.local.all, 3);
@@ -44,7 +45,7 @@ TEST_F(CastsOfExperts, EndsOfBlocksAreThoseOfTheHost) {
 }
 
 // Blocks of many tokens, whose ends are inside chunks of the kernel. With limited room, the ends are limited too.
-TEST_F(CastsOfExperts, EndsOfLargeBlocksAreThoseOfTheHost) {
+TEST_F(OnCudaCastsOfExperts, EndsOfLargeBlocksAreThoseOfTheHost) {
   const LocalExperts local{.first = 1, .count = 5, .all = 7};
   const at::Tensor choices = random_choices(3 * 701, 2, 7, 4);
   const Selection host = select_rows(choices, local, 3);
@@ -71,13 +72,31 @@ at::Tensor rows_with(std::int64_t cols) {
   return rows;
 }
 
+// The recipe of nvfp4 for rows of two experts, with three matrices each.
+struct RecipeOfCast {
+  bool transform = false, is_random = false;
+};
+constexpr std::int64_t kStep = 9;
+const quant::StackRounding kRounding{.site = {.seed = 3, .parameter = base::name_hash("w"), .matrix = 4, .part = 1},
+                                     .first_token = 1000};
+// A token of a row.
+std::int64_t token_of(std::int64_t row) {
+  return row * 37 % 701;
+}
+
 // Returns the decoded rows times alpha, in memory that was filled with 7.
-at::Tensor cast_rows(const at::Tensor& rows, const Encoding& encoding, bool is_spread) {
+at::Tensor cast_rows(const at::Tensor& rows, const Encoding& encoding, bool is_spread, const RecipeOfCast& recipe) {
   const at::Tensor source = on_gpu(rows), ends = on_gpu(choices_tensor({kEnds, kEnds + kMatrices}, 1)),
                    target = on_gpu(at::full({kRoom + kExpertRows * kMatrices, rows.size(1)}, 7, at::kBFloat16)),
                    amaxes = on_gpu(at::zeros({kMatrices}, at::kFloat)),
                    memory = on_gpu(at::zeros({2, kMatrices}, at::kInt)),
-                   partners = on_gpu(at::full({2}, kPartner, at::kFloat));
+                   partners = on_gpu(at::full({2}, kPartner, at::kFloat)),
+                   step = on_gpu(at::full({1}, kStep, at::kLong));
+  at::Tensor tokens = at::zeros({kRoom}, at::kInt);
+  for (std::int64_t row = 0; row < kRoom; ++row) tokens[row].fill_(token_of(row));
+  tokens = on_gpu(tokens);
+  quant::StackRounding rounding = kRounding;
+  if (recipe.is_random) rounding.step = step.const_data_ptr<std::int64_t>();
   const StackedRows from{.values = static_cast<const quant::bfloat16*>(source.const_data_ptr()),
                          .room = kRoom,
                          .cols = rows.size(1),
@@ -87,7 +106,9 @@ at::Tensor cast_rows(const at::Tensor& rows, const Encoding& encoding, bool is_s
   auto* places_memory = memory.mutable_data_ptr<std::int32_t>();
   const StripPlaces places{.strip_ends = places_memory, .result_ends = places_memory + kMatrices};
   cuda::find_places(from, 16, places, stream);
-  cuda::take_grouped_amaxes({.source = from, .places = places, .amaxes = amaxes.mutable_data_ptr<float>()}, stream);
+  cuda::take_grouped_amaxes(
+      {.source = from, .places = places, .amaxes = amaxes.mutable_data_ptr<float>(), .transform = recipe.transform},
+      stream);
   cuda::find_places(from, strip_rows(encoding), places, stream);
   const WholeScale whole = grouped_scales(encoding, amaxes);
   const at::Tensor numbers = numbers_of(encoding, whole),
@@ -99,35 +120,54 @@ at::Tensor cast_rows(const at::Tensor& rows, const Encoding& encoding, bool is_s
                       .encoding = encoding,
                       .places = places,
                       .scales = numbers_at(scales),
+                      .per_expert = kMatrices / 2,
                       .multiplies = true,
                       .own = numbers_at(numbers),
                       .partner = numbers_at(partners),
                       .partner_encoding = kPartnerEncoding,
-                      .per_partner = kMatrices / 2,
                       .target = static_cast<quant::bfloat16*>(target.mutable_data_ptr()),
-                      .is_spread = is_spread},
+                      .is_spread = is_spread,
+                      .transform = recipe.transform,
+                      .rounding = rounding,
+                      .row_tokens = is_spread ? nullptr : tokens.const_data_ptr<std::int32_t>()},
                      stream);
   return target.cpu();
 }
 
-// Returns the decoded values of one matrix times alpha, which are rounded to fp32 and then to bf16.
-at::Tensor expected_rows(const at::Tensor& matrix, const Encoding& encoding) {
-  const Decoded decoded = definition(matrix, encoding);
+// Returns the values of a decoded matrix times alpha, which are rounded to fp32 and then to bf16.
+at::Tensor times_alpha_of_partner(const Decoded& decoded, const Encoding& encoding) {
   const float alpha = product_alpha(encoding, decoded.number, kPartnerEncoding, kPartner);
   at::Tensor values = decoded.values.to(at::kFloat).mul(alpha).to(at::kBFloat16);
   values.view(at::kShort).masked_fill_(values.isnan(), 0x7FFF);
   return values;
 }
 
-void expect_rows(const at::Tensor& got, const at::Tensor& rows, const Encoding& encoding, bool is_spread) {
+// Returns the decoded values of rows [begin, begin + size), which are matrix `i`.
+Decoded expected_matrix(const at::Tensor& rows, std::int64_t begin, std::int64_t size, const Encoding& encoding,
+                        std::int64_t i, const RecipeOfCast& recipe) {
+  const at::Tensor matrix = rows.narrow(0, begin, size).contiguous();
+  if (!recipe.transform && !recipe.is_random) return definition(matrix, encoding);
+  Recipe how{.transform = recipe.transform};
+  if (recipe.is_random) how.rounding = kRounding.of(i / (kMatrices / 2));
+  if (recipe.is_random) how.rounding.step = &kStep;
+  for (std::int64_t row = begin; encoding.tile.rows == 1 && row < begin + size; ++row)
+    how.tokens.push_back(token_of(row));
+  return definition(matrix, encoding, how);
+}
+
+void expect_rows(const at::Tensor& got, const at::Tensor& rows, const Encoding& encoding, bool is_spread,
+                 const RecipeOfCast& recipe) {
   std::int64_t begin = 0, to = 0;
   for (std::int64_t i = 0; i < kMatrices; ++i) {
     const std::int64_t size = kEnds[i] - begin;
-    if (size > 0)
-      EXPECT_TRUE(same_bits(got.narrow(0, to, size), expected_rows(rows.narrow(0, begin, size).contiguous(), encoding)))
-          << "matrix " << i;
     const std::int64_t spread = is_spread ? (size + kExpertRows - 1) / kExpertRows * kExpertRows : size;
-    EXPECT_EQ(got.narrow(0, to + size, spread - size).count_nonzero().item<std::int64_t>(), 0) << "matrix " << i;
+    std::int64_t written = 0;  // rows whose values are not padding
+    if (size > 0) {
+      const Decoded expected = expected_matrix(rows, begin, size, encoding, i, recipe);
+      written = expected.bytes.size(0);
+      EXPECT_TRUE(same_bits(got.narrow(0, to, written), times_alpha_of_partner(expected, encoding))) << "matrix " << i;
+    }
+    EXPECT_EQ(got.narrow(0, to + written, spread - written).count_nonzero().item<std::int64_t>(), 0) << "matrix " << i;
     begin += size;
     to += spread;
   }
@@ -135,7 +175,7 @@ void expect_rows(const at::Tensor& got, const at::Tensor& rows, const Encoding& 
 }
 
 // By columns, the matrices of the result begin at multiples of 16 rows.
-TEST_F(CastsOfExperts, RowsHaveTheBytesOfTheDefinition) {
+TEST_F(OnCudaCastsOfExperts, RowsHaveTheBytesOfTheDefinition) {
   for (const Kinds& kind : kKinds)
     for (const bool by_columns : {false, true})
       for (const std::int64_t cols : {1, 34, 35, 1040})
@@ -143,8 +183,22 @@ TEST_F(CastsOfExperts, RowsHaveTheBytesOfTheDefinition) {
           SCOPED_TRACE(testing::Message() << kind << ", " << cols << " columns, by columns " << by_columns);
           if (by_columns) encoding = quant::by_columns(encoding);
           const at::Tensor rows = rows_with(cols);
-          expect_rows(cast_rows(rows, encoding, by_columns), rows, encoding, by_columns);
+          expect_rows(cast_rows(rows, encoding, by_columns, {}), rows, encoding, by_columns, {});
         }
+}
+
+TEST_F(OnCudaCastsOfExperts, RowsHaveTheBytesOfTheRecipe) {
+  for (const RecipeOfCast& recipe : {RecipeOfCast{true, false}, {false, true}, {true, true}})
+    for (const bool by_columns : {false, true})
+      for (const std::int64_t cols : {1, 34, 35, 1040}) {
+        if (recipe.transform && !by_columns) continue;
+        SCOPED_TRACE(testing::Message() << "transform " << recipe.transform << ", random " << recipe.is_random << ", "
+                                        << cols << " columns, by columns " << by_columns);
+        Encoding encoding = gradient_encoding(quant::Format::nvfp4, quant::Fp8Recipe::hybrid);
+        if (by_columns) encoding = quant::by_columns(encoding);
+        const at::Tensor rows = rows_with(cols);
+        expect_rows(cast_rows(rows, encoding, by_columns, recipe), rows, encoding, by_columns, recipe);
+      }
 }
 
 }  // namespace

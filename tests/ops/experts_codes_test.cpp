@@ -215,7 +215,7 @@ class OnCudaCodes : public testing::Test {
                       .factors = is_transposed ? nullptr : factors.mutable_data_ptr<float>(),
                       .own = {.values = whole.inverse.const_data_ptr<float>()},
                       .partner = {.values = partners.const_data_ptr<float>()},
-                      .per_partner = kCodeMatrices / 2},
+                      .per_expert = kCodeMatrices / 2},
                      stream);
     return {codes.cpu(), factors.cpu()};
   }

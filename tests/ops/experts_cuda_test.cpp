@@ -68,6 +68,8 @@ TEST_F(OnCudaExperts, RowsAreTheSame) {
     for (const ReferenceRow& source : rows_of(selections.host))
       expected[source.token][source.slot].fill_(static_cast<int>(row++));
     EXPECT_TRUE(same_bits(by_slot, expected));
+    EXPECT_TRUE(same_bits(used_of(selections.device.row_tokens.cpu(), selections),
+                          used_of(selections.host.tokens.to(at::kInt), selections)));
     for (std::int64_t token = 0; token < it.tokens(); ++token) {
       std::vector<int> rows;
       for (std::int64_t slot = 0; slot < it.k; ++slot)
@@ -351,6 +353,9 @@ TEST_F(OnCudaExperts, CompanionsAreCheckedForShapesOfModels) {
                                        quant::Format::mxfp8, quant::Format::nvfp4})
       EXPECT_NO_THROW(check_companions({.out = out, .in = in, .format = format}, at::Device(at::kCUDA, 0)))
           << name_of(format) << " " << out << " x " << in;
+  EXPECT_NO_THROW(check_companions(
+      {.out = 61, .in = 29, .format = quant::Format::nvfp4, .transform = true, .rounds_randomly = true},
+      at::Device(at::kCUDA, 0)));
 }
 
 }  // namespace

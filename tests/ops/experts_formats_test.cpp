@@ -22,8 +22,6 @@ namespace {
 
 using quant::Encoding, quant::Format;
 
-constexpr double kUnit = 0x1p-24;  // one rounding to fp32
-
 struct Widths {
   std::int64_t out, in;
 };
@@ -80,24 +78,6 @@ class ExpertsInFormats : public testing::TestWithParam<at::DeviceType> {
     grouped_wgrad({.rows = dy, .as = quantization(dy, kind.gradient(), selection, experts)},
                   {.rows = x, .as = quantization(x, kind.input(), selection, experts)}, selection, result.dw, false);
     return result;
-  }
-
-  // Expects alpha times left right^T. A CPU adds n exact products in fp32, with n - 1 roundings of partial sums; alpha
-  // is rounded once and multiplied with one more rounding. A GPU multiplies alpha into one factor, which is rounded to
-  // bf16; a result of this product below the normal numbers has an error of 2^-134.
-  void expect_product(const at::Tensor& got, const Decoded& left, const Decoded& right) const {
-    const double alpha = product_alpha(left.encoding, left.number, right.encoding, right.number);
-    const at::Tensor exact = left.values.matmul(right.values.t()).mul(alpha);
-    const Values sizes = values_of(left.values.abs().matmul(right.values.abs().t()).mul(alpha));
-    const auto terms = static_cast<double>(left.values.size(1));
-    const double greatest = right.values.numel() == 0 ? 0 : right.values.abs().max().item<double>();
-    const double sums = on_gpu() ? terms * 0x1p-22 + 0x1p-8 + 8 * kUnit : (terms + 4) * kUnit;
-    const double tiny = on_gpu() ? terms * 0x1p-134 * greatest : 0;
-    const Values expected = values_of(exact);
-    ASSERT_EQ(got.sizes(), exact.sizes());
-    expect_near(values_of(got.cpu()), expected, [&](std::size_t i) {
-      return sums * sizes[i] + tiny + 1.01 * roundoff(at::kBFloat16) * std::abs(expected[i]);
-    });
   }
 
   void check(const Kinds& kind, const ExpertsCase& it, const Widths& widths, std::uint64_t seed) const {

@@ -83,7 +83,7 @@ class Nvfp4Recipe : public testing::TestWithParam<at::DeviceType> {
   }
   bool on_gpu() const { return GetParam() == at::kCUDA; }
   quant::StochasticRounding rounding() const {
-    return {.key = quant::rounding_key({.seed = 4, .parameter = "w"}),
+    return {.key = quant::rounding_key({.seed = 4, .parameter = base::name_hash("w")}),
             .step = step_.const_data_ptr<std::int64_t>(),
             .first_token = 1234};
   }

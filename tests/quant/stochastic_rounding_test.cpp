@@ -12,7 +12,7 @@
 namespace tessera::quant {
 namespace {
 
-constexpr RoundingSite kSite{.seed = 1234, .parameter = "layers.3.mlp.down.weight"};
+constexpr RoundingSite kSite{.seed = 1234, .parameter = base::name_hash("layers.3.mlp.down.weight")};
 
 // Returns the code from the definition, in fp64.
 std::uint8_t randomly_encoded(float value, std::uint32_t bits) {
@@ -46,7 +46,8 @@ TEST(StochasticRounding, OfEveryKindOfNumberMatchesTheDefinition) {
 // Golden values of a separate program in Python.
 TEST(StochasticRounding, HasTheDocumentedKeys) {
   EXPECT_EQ(rounding_key(kSite), (base::PhiloxKey{0x18F29F0E, 0x45C076BF}));
-  EXPECT_EQ(rounding_key({.seed = 1234, .parameter = "layers.3.experts.down.weight", .matrix = 5, .part = 2}),
+  EXPECT_EQ(rounding_key(
+                {.seed = 1234, .parameter = base::name_hash("layers.3.experts.down.weight"), .matrix = 5, .part = 2}),
             (base::PhiloxKey{0xC7C0C692, 0xADC29181}));
   const StochasticRounding rounding{.key = rounding_key(kSite), .first_token = (std::int64_t{1} << 32) + 70};
   const base::PhiloxCounter words = rounding_words(rounding, 9, 7, 3, RoundingSide::columns);
@@ -134,7 +135,7 @@ TEST(StochasticRounding, OfAnotherPlaceOrStepDiffers) {
   others[1].step = 6;
   others[2].first_token = 1001;
   others[3].tile = {16, 1};
-  others[4].site.parameter = "layers.4.mlp.down.weight";
+  others[4].site.parameter = base::name_hash("layers.4.mlp.down.weight");
   others[5].site.matrix = 0;
   others[6].site.part = 1;
   others[7].site.seed = 1235;

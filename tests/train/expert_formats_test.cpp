@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,8 +55,8 @@ RunOptions options_of(const Mesh& mesh, Format wire, std::optional<Format> backw
           .wire_backward = backward};
 }
 
-enum Factor { kKind, kStorage, kWire, kRecompute, kMemory, kPoison, kDelays, kZero, kCoalesce };
-const std::vector<int> kLevels{5, 2, 4, 3, 2, 2, 2, 2, 2};  // number of levels of each factor
+enum Factor { kKind, kStorage, kWire, kProducts, kRecompute, kMemory, kPoison, kDelays, kZero, kCoalesce };
+const std::vector<int> kLevels{5, 2, 4, 2, 3, 2, 2, 2, 2, 2};  // number of levels of each factor
 
 int level(const Choice& choice, Factor factor) {
   return choice[static_cast<std::size_t>(factor)];
@@ -75,6 +76,7 @@ RunOptions options_of(const Choice& choice) {
                                                                  {Format::fp8_block, std::nullopt}};
   const auto& [wire, backward] = kPairs[level(choice, kWire)];
   RunOptions options = options_of(kMeshes[level(choice, kKind)][1 + level(choice, kStorage)], wire, backward);
+  options.products = level(choice, kProducts) == 0 ? Format::bf16 : Format::nvfp4;
   options.steps = 20;
   options.clip = 0.5;
   options.recompute = static_cast<nn::Recompute>(level(choice, kRecompute));
@@ -87,20 +89,22 @@ RunOptions options_of(const Choice& choice) {
   return options;
 }
 
-// Storage over egtp, edp and dp, memory and recomputation change no bit. The runs are a
+// Storage over egtp, edp and dp, memory and recomputation change no bit, also with the recipe of nvfp4. The runs are a
 // pairwise covering set. The seed is printed; TESSERA_COVER_SEED sets it. tests/e2e/test_expert_pairs.py also has
 // processes.
 TEST(ExpertFormats, HaveTheSameBitsWhereverExpertsAreStored) {
   const unsigned seed = testing::number_of_environment("TESSERA_COVER_SEED", 1);
   const std::vector<Choice> choices = testing::pairwise_set(kLevels, seed, [](const Choice&) { return true; });
   fmt::print("seed {}: {} runs cover all pairs of values\n", seed, choices.size());
-  std::map<std::pair<int, int>, RunResult> results;  // of the first mesh of a kind, by kind and formats
+  std::map<std::array<int, 3>, RunResult> results;  // of the first mesh of a kind, by kind and formats
   for (const Choice& choice : choices) {
     RunOptions options = options_of(choice);
-    const auto [found, is_new] = results.try_emplace({level(choice, kKind), level(choice, kWire)});
+    const auto [found, is_new] =
+        results.try_emplace({level(choice, kKind), level(choice, kWire), level(choice, kProducts)});
     RunResult& expected = found->second;
     if (is_new) {
       RunOptions first = options_of(kMeshes[level(choice, kKind)][0], options.wire, options.wire_backward);
+      first.products = options.products;
       first.steps = options.steps;
       first.clip = options.clip;
       expected = run(first);
@@ -187,6 +191,46 @@ TEST(ExpertFormats, ProductsOfCodesHaveTheBitsOfDecodedProductsOnCpus) {
         options.least_memory = true;
         expect_same_bits(expected, run(options), "codes with the least memory");
       }
+}
+
+// Only experts are multiplied in nvfp4. The forward pass of the first step does not depend on the recipe.
+TEST(ExpertRecipe, EachPartAndTheSeedChangeTheGradients) {
+  RunOptions options = options_of({2, 1, 1, 2, 1, 1}, Format::bf16);
+  options.product_rules = {{.pattern = "layers.*.experts.*", .format = Format::nvfp4}};
+  options.steps = 1;
+  std::set<double> losses, norms;
+  const auto add = [&](bool hadamard, nn::GradientRounding rounding, std::uint64_t seed) {
+    options.product_options.hadamard = hadamard;
+    options.product_options.rounding = rounding;
+    options.seed = seed;
+    const RunResult result = run(options);
+    losses.insert(result.losses.at(0));
+    norms.insert(result.norms.at(0));
+  };
+  using enum nn::GradientRounding;
+  for (const bool hadamard : {false, true})
+    for (const nn::GradientRounding rounding : {stochastic, nearest}) add(hadamard, rounding, 5);
+  EXPECT_EQ(losses.size(), 1);
+  EXPECT_EQ(norms.size(), 4);
+  add(true, stochastic, 6);
+  EXPECT_EQ(norms.size(), 5);
+  add(true, nearest, 6);  // nothing is random
+  EXPECT_EQ(norms.size(), 5);
+}
+
+TEST(ExpertRecipe, AGradientThatIsNotFiniteSkipsTheStepAndRepeatedStepsHaveTheSameBits) {
+  RunOptions options = options_of({1, 2, 1, 1, 2, 1}, Format::nvfp4);
+  options.products = Format::nvfp4;
+  options.steps = 6;
+  const RunResult expected = run(options);
+  options.suppressed = {{1, 2}, {4, 1}};
+  options.evaluated = {2, 3};
+  const RunResult repeated = run(options);
+  EXPECT_EQ(expected.losses, repeated.losses);
+  EXPECT_EQ(expected.tensors, repeated.tensors);
+  options.suppressed = {};
+  options.spoiled = {2};
+  EXPECT_EQ(run(options).skipped, (std::vector<bool>{false, false, true, false, false, false}));
 }
 
 }  // namespace

@@ -165,6 +165,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
                   .replay = options.replay,
                   .wire = {.format = options.wire},
                   .products = {.format = options.products,
+                               .rules = options.product_rules,
                                .stacks = {.recipe = options.product_options.recipe, .only_native = options.only_codes}},
                   .wire_backward = backward,
                   .domain_of = options.domain_of},

@@ -47,8 +47,9 @@ struct RunOptions {
   quant::Format wire = quant::Format::bf16;  // number format in which a bf16 model's matrices are stored and gathered
   // Number format of products with these matrices and with the output layer.
   quant::Format products = quant::Format::bf16;
-  bool only_codes = false;                     // StackChoice::only_native
-  std::optional<quant::Format> wire_backward;  // number format of backward weights; absent: `wire`
+  std::vector<shard::FormatRule> product_rules;  // of the products of single matrices
+  bool only_codes = false;                       // StackChoice::only_native
+  std::optional<quant::Format> wire_backward;    // number format of backward weights; absent: `wire`
   nn::ProductOptions product_options;
   nn::DropoutOptions dropout;
   std::uint64_t seed = 5;  // StepOptions::seed

@@ -11,6 +11,7 @@
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/layers/output_logits.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/nn/nvfp4_recipe.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/companions.h"
 
@@ -92,7 +93,9 @@ void Decoder::check_products_of_experts() const {
                       .in = weight->cols,
                       .format = weight->product,
                       .recipe = context_.products.recipe,
-                      .kernels = context_.program.parameters().spec(weight->id).kernels});
+                      .kernels = context_.program.parameters().spec(weight->id).kernels,
+                      .transform = transforms_wgrad(context_, *weight),
+                      .rounds_randomly = rounds_randomly(context_, *weight)});
   }
   for (const ops::ExpertProducts& kind : kinds) ops::check_companions(kind, device);
 }

@@ -22,9 +22,12 @@ struct OwnOperands {
 };
 using Products = std::array<at::Tensor, 3>;  // fprop, dgrad and wgrad of OwnOperands
 
-RowQuantization own_quantization(const at::Tensor& rows, const quant::Encoding& encoding, const Selection& selection) {
+// The selections have one block. If `transform` is true, the rows are transformed.
+RowQuantization own_quantization(const at::Tensor& rows, const quant::Encoding& encoding, const Selection& selection,
+                                 bool transform = false) {
   return {.encoding = encoding,
-          .whole = grouped_scales(encoding, amaxes_of_rows(rows, selection, RowMatrices::experts))};
+          .whole = grouped_scales(encoding, amaxes_of_rows(rows, selection, RowMatrices::experts, transform)),
+          .transform = transform};
 }
 StackFactor own_factor(const at::Tensor& w, const Selection& selection, const quant::Encoding& encoding, Sides side,
                        quant::ProductKernel kernel) {
@@ -35,22 +38,27 @@ StackFactor own_factor(const at::Tensor& w, const Selection& selection, const qu
 
 // The products of all rows. The gradient of the weights overwrites `w`.
 Products products_of(const ExpertProducts& kind, const at::Tensor& x, const at::Tensor& dy, at::Tensor& w,
-                     const Selection& rows) {
+                     const Selection& rows, const quant::StackRounding& rounding) {
   Products products;
   if (kind.format == quant::Format::bf16) {
     products = {grouped_fprop(x, w, rows), grouped_dgrad(dy, w, rows), w};
     grouped_wgrad(dy, x, rows, w, false);
     return products;
   }
-  const RowQuantization x_as = own_quantization(x, input_encoding(kind.format), rows),
-                        dy_as = own_quantization(dy, gradient_encoding(kind.format, kind.recipe), rows);
+  const quant::Encoding of_x = input_encoding(kind.format), of_dy = gradient_encoding(kind.format, kind.recipe);
+  RowQuantization dy_rows = own_quantization(dy, of_dy, rows),
+                  dy_columns = own_quantization(dy, of_dy, rows, kind.transform);
+  dy_rows.rounding = dy_columns.rounding = rounding;
   const auto factor = [&](const quant::Encoding& encoding, Sides side, quant::ProductKernel kernel) {
     return own_factor(w, rows, encoding, side, kernel);
   };
   products = {
-      grouped_fprop(x, x_as, factor(weight_encoding(kind.format), Sides::rows, kind.kernels.fprop), rows),
-      grouped_dgrad(dy, dy_as, factor(columnwise_encoding(kind.format), Sides::columns, kind.kernels.dgrad), rows), w};
-  grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = x, .as = x_as}, rows, w, false, kind.kernels.wgrad);
+      grouped_fprop(x, own_quantization(x, of_x, rows),
+                    factor(weight_encoding(kind.format), Sides::rows, kind.kernels.fprop), rows),
+      grouped_dgrad(dy, dy_rows, factor(columnwise_encoding(kind.format), Sides::columns, kind.kernels.dgrad), rows),
+      w};
+  grouped_wgrad({.rows = dy, .as = dy_columns}, {.rows = x, .as = own_quantization(x, of_x, rows, kind.transform)},
+                rows, w, false, kind.kernels.wgrad);
   return products;
 }
 
@@ -69,7 +77,11 @@ Products own_products(const ExpertProducts& kind, const OwnOperands& own, std::i
   x.narrow(0, first, kOwnRows).copy_(own.x);
   dy.narrow(0, first, kOwnRows).copy_(own.dy);
   w.narrow(0, place * out, out).copy_(own.w);
-  const Products all = products_of(kind, x, dy, w, rows);
+  // The number of the first expert gives `own` the same random numbers in each place.
+  const at::Tensor step = at::zeros({1}, choices.options().dtype(at::kLong));
+  const quant::StackRounding rounding{.site = {.matrix = static_cast<std::uint32_t>(1 - place)},
+                                      .step = kind.rounds_randomly ? step.const_data_ptr<std::int64_t>() : nullptr};
+  const Products all = products_of(kind, x, dy, w, rows, rounding);
   return {all[0].narrow(0, first, kOwnRows), all[1].narrow(0, first, kOwnRows), all[2].narrow(0, place * out, out)};
 }
 

@@ -15,6 +15,7 @@ struct ExpertProducts {
   quant::Format format = quant::Format::bf16;
   quant::Fp8Recipe recipe = quant::Fp8Recipe::hybrid;
   quant::StackKernels kernels;
+  bool transform = false, rounds_randomly = false;  // the recipe of nvfp4: RowQuantization::transform and rounding
 
   auto operator<=>(const ExpertProducts&) const = default;
 };

@@ -87,7 +87,8 @@ struct SelectRowsArguments {
   // [tokens, k]: the rows of each token in ascending order, which is also the order of their experts. -1 after the last
   // row.
   std::int32_t* rows_in_order = nullptr;
-  std::int32_t* ends = nullptr;  // [local]: the end of the rows of each expert
+  std::int32_t* row_tokens = nullptr;  // [room]: the token of each row
+  std::int32_t* ends = nullptr;        // [local]: the end of the rows of each expert
   std::int64_t blocks = 1;
   std::int32_t* block_ends = nullptr;  // [local * blocks]: the ends in each block; `ends` if there is one block
 };

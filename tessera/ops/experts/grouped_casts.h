@@ -6,6 +6,7 @@
 #include "tessera/base/cuda_stream.h"
 #include "tessera/quant/bfloat16.h"
 #include "tessera/quant/formats/encoding.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::ops {
 
@@ -36,25 +37,33 @@ struct MatrixNumbers {
 struct GroupedCast {
   StackedRows source;
   quant::Encoding encoding;
-  StripPlaces places;    // for strips of strip_rows(encoding); not read if source.ends is null
-  MatrixNumbers scales;  // OperandSource::whole
-  // If `multiplies` is true, decoded values are multiplied by alpha of a product with matrix i / per_partner of another
-  // stack. The product is rounded to fp32 and then to bf16.
+  StripPlaces places;           // for strips of strip_rows(encoding); not read if source.ends is null
+  MatrixNumbers scales;         // OperandSource::whole
+  std::int64_t per_expert = 1;  // matrix i has rows of expert i / per_expert
+  // If `multiplies` is true, decoded values are multiplied by alpha of a product with a matrix of the same expert in
+  // another stack. The product is rounded to fp32 and then to bf16.
   bool multiplies = false;
   MatrixNumbers own, partner;  // the numbers of product_alpha
   quant::Encoding partner_encoding;
-  std::int64_t per_partner = 1;
   quant::bfloat16* target = nullptr;  // [rows, cols]
   // True: the matrices of the result begin at multiples of 16 rows, with zeros between. Otherwise they begin where they
   // begin in the source.
   bool is_spread = false;
   float* amax = nullptr;  // raised to the greatest magnitude of all matrices; null: not computed
+  // With tiles of 16 x 1 of nvfp4: each matrix is transformed before it is quantized (quant/formats/hadamard.h). The
+  // result is spread, and `scales` are those of the transformed matrices.
+  bool transform = false;
+  // With tiles of 1 x 16 or 16 x 1 of nvfp4, rounds the matrices of an expert as a matrix of the stack. A row has the
+  // token first_token + row_tokens[row]; if row_tokens is null, first_token + the index of the row in its matrix.
+  quant::StackRounding rounding;
+  const std::int32_t* row_tokens = nullptr;  // by row of the source
 };
 
 struct GroupedAmaxes {
   StackedRows source;
   StripPlaces places;       // for strips of 16 rows
   float* amaxes = nullptr;  // [matrices]; the kernel only raises them
+  bool transform = false;   // the amaxes are those of the transformed matrices
 };
 
 // Returns the number of rows of a strip: the rows of a tile, at least 16.

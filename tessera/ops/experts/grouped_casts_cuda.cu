@@ -1,56 +1,18 @@
 // Quantizes and decodes matrices of experts. The host does not know how many rows a matrix has.
-//
-// A strip (strips.cuh) has at least the rows of a tile. A thread block processes kChunks chunks of the strip's columns,
-// one after the other. A thread holds some rows of two adjacent columns of a chunk.
 #include <string>
 #include <type_traits>
 
-#include "tessera/ops/experts/strips.cuh"
+#include "tessera/ops/experts/grouped_strips.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
 using quant::bfloat16, quant::Element, quant::Encoding, quant::Scale;
 
-constexpr int kThreads = 256, kChunkCols = 128, kPairs = kChunkCols / 2, kRowsAtOnce = kThreads / kPairs, kChunks = 4;
 constexpr int kTiles = 128;  // the largest number of tiles in a chunk of a strip
 constexpr int kScanThreads = 1024;
 constexpr std::int64_t kSpread = 16;  // matrices of a spread result begin at multiples of this number of rows
 constexpr std::uint32_t kMagnitude = 0x7FFF, kInfinity = 0x7F80, kSign = 0x8000, kNan = 0x7FFF;  // bits of bf16
-
-// Two adjacent columns of a thread, and the rows of a strip that the thread holds.
-template <int kRows>
-struct Columns {
-  static constexpr int kOwn = kRows / kRowsAtOnce;
-  std::uint32_t words[kOwn];  // two bf16 numbers each; 0 outside of the matrix
-
-  __device__ static int row(int i) { return static_cast<int>(threadIdx.x) / kPairs + i * kRowsAtOnce; }
-  __device__ static int pair() { return static_cast<int>(threadIdx.x) % kPairs; }
-
-  __device__ void load(const StackedRows& source, const Strip& strip, std::int64_t col, bool pairs) {
-#pragma unroll
-    for (int i = 0; i < kOwn; ++i) {
-      words[i] = 0;
-      if (row(i) >= strip.rows || col >= source.cols) continue;
-      const bfloat16* from = source.values + (strip.row + row(i)) * source.cols + col;
-      if (pairs) {
-        words[i] = __ldg(reinterpret_cast<const std::uint32_t*>(from));
-      } else {
-        words[i] = from[0].bits;
-        if (col + 1 < source.cols) words[i] |= static_cast<std::uint32_t>(from[1].bits) << 16;
-      }
-    }
-  }
-};
-
-__device__ void store(bfloat16* to, std::uint32_t word, std::int64_t rest, bool pairs) {
-  if (pairs) {
-    *reinterpret_cast<std::uint32_t*>(to) = word;
-    return;
-  }
-  to[0].bits = static_cast<std::uint16_t>(word);
-  if (rest > 1) to[1].bits = static_cast<std::uint16_t>(word >> 16);
-}
 
 // Returns the magnitude of a bf16 number as bits, which have the order of magnitudes. A NaN is greater than infinity,
 // or 0 if it is ignored.
@@ -149,17 +111,22 @@ class WholeTile {
   float multiplier_ = 1;
 };
 
-// Returns the bits of a decoded number times alpha.
-template <Element kElement>
-__device__ std::uint32_t decoded_bits(std::uint32_t bits, const TileFactors& tile, bool multiplies, float alpha) {
-  const float value = __uint_as_float((bits & kMagnitude) << 16);
-  float decoded = quant::round_magnitude<kElement>(value * tile.multiplier) * tile.factor;
+// Returns the bits of a decoded number times alpha. Values are rounded with the bits `random` if kRandom is true.
+template <Element kElement, bool kRandom>
+__device__ std::uint32_t decoded_bits(std::uint32_t bits, const TileFactors& tile, std::uint32_t random,
+                                      bool multiplies, float alpha) {
+  const float value = __uint_as_float((bits & kMagnitude) << 16), scaled = value * tile.multiplier;
+  float decoded = 0;
+  if constexpr (kRandom)
+    decoded = quant::round_e2m1_randomly(scaled, random) * tile.factor;
+  else
+    decoded = quant::round_magnitude<kElement>(scaled) * tile.factor;
   if (multiplies) decoded *= alpha;
   if (value != value || decoded != decoded) return kNan;
   return (quant::round_pair(decoded, 0) & 0xFFFF) | (bits & kSign);
 }
 
-template <Element kElement, Scale kScale, bool kIsWhole, int kRows>
+template <Element kElement, Scale kScale, bool kIsWhole, int kRows, bool kTransform, bool kRandom>
 __global__ void __launch_bounds__(kThreads) cast_strips(const __grid_constant__ GroupedCast cast, bool pairs) {
   __shared__ std::uint32_t amaxes[kTiles];
   __shared__ TileFactors factors[kTiles];
@@ -169,8 +136,10 @@ __global__ void __launch_bounds__(kThreads) cast_strips(const __grid_constant__ 
   const float whole = number_at(cast.scales, strip.matrix);
   const float alpha =
       cast.multiplies ? quant::product_alpha(cast.encoding, number_at(cast.own, strip.matrix), cast.partner_encoding,
-                                             number_at(cast.partner, strip.matrix / cast.per_partner))
+                                             number_at(cast.partner, strip.matrix / cast.per_expert))
                       : 1.0F;
+  std::conditional_t<kRandom, RandomBits, NoRandomBits> random(cast, strip);
+  const int rows = kTransform ? strip.to_rows : strip.rows;  // the other rows of the result are zero
   float greatest = 0;
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     const std::int64_t first = (std::int64_t{blockIdx.y} * kChunks + chunk) * kChunkCols;
@@ -179,6 +148,11 @@ __global__ void __launch_bounds__(kThreads) cast_strips(const __grid_constant__ 
     Columns<kRows> columns;
     columns.load(cast.source, strip, col, pairs);
     if (cast.amax != nullptr) greatest = fmaxf(greatest, greatest_of(columns));
+    if constexpr (kTransform) {
+      __shared__ __align__(4) SharedChunk shared;
+      transform(columns, shared);
+    }
+    random.find(col);
     std::conditional_t<kIsWhole, WholeTile, Tiles<kScale, kRows>> tiles(cast.encoding, amaxes, factors);
     tiles.find(columns, cast.encoding, whole);
 #pragma unroll
@@ -186,9 +160,11 @@ __global__ void __launch_bounds__(kThreads) cast_strips(const __grid_constant__ 
       const int row = Columns<kRows>::row(i);
       if (row >= strip.to_rows || rest <= 0) continue;
       std::uint32_t word = 0;
-      if (row < strip.rows) {
-        word = decoded_bits<kElement>(columns.words[i], tiles.of(i, 0), cast.multiplies, alpha) |
-               decoded_bits<kElement>(columns.words[i] >> 16, tiles.of(i, 1), cast.multiplies, alpha) << 16;
+      if (row < rows) {
+        const auto bits = [&](std::uint32_t value, int side) {
+          return decoded_bits<kElement, kRandom>(value, tiles.of(i, side), random.of(i, side), cast.multiplies, alpha);
+        };
+        word = bits(columns.words[i], 0) | bits(columns.words[i] >> 16, 1) << 16;
       }
       store(cast.target + (strip.to + row) * cast.source.cols + col, word, rest, pairs);
     }
@@ -198,17 +174,20 @@ __global__ void __launch_bounds__(kThreads) cast_strips(const __grid_constant__ 
   if (threadIdx.x == 0) quant::cuda::raise(cast.amax, greatest);
 }
 
-constexpr int kAmaxRows = 16;
-
+template <bool kTransform>
 __global__ void __launch_bounds__(kThreads) take_strips(const __grid_constant__ GroupedAmaxes task, bool pairs) {
   __shared__ float scratch[kThreads / kWarp];
-  const Strip strip = strip_of_block<kAmaxRows>(task.source, task.places, /*is_spread=*/false);
+  const Strip strip = strip_of_block<kStripRows>(task.source, task.places, /*is_spread=*/false);
   if (strip.rows <= 0) return;
   float greatest = 0;
   for (int chunk = 0; chunk < kChunks; ++chunk) {
     const std::int64_t first = (std::int64_t{blockIdx.y} * kChunks + chunk) * kChunkCols;
-    Columns<kAmaxRows> columns;
-    columns.load(task.source, strip, first + 2 * Columns<kAmaxRows>::pair(), pairs);
+    Columns<kStripRows> columns;
+    columns.load(task.source, strip, first + 2 * Columns<kStripRows>::pair(), pairs);
+    if constexpr (kTransform) {
+      __shared__ __align__(4) SharedChunk shared;
+      transform(columns, shared);
+    }
     greatest = fmaxf(greatest, greatest_of(columns));
   }
   greatest = quant::cuda::block_greatest(greatest, scratch);
@@ -271,10 +250,18 @@ bool has_pairs(const StackedRows& source, const bfloat16* target) {
   return source.cols % 2 == 0 && quant::cuda::is_aligned(source.values, 4) && quant::cuda::is_aligned(target, 4);
 }
 
-template <Element kElement, Scale kScale, bool kIsWhole, int kRows>
+template <Element kElement, Scale kScale, bool kIsWhole, int kRows, bool kTransform = false, bool kRandom = false>
 void launch(const GroupedCast& cast, base::CudaStream stream) {
-  cast_strips<kElement, kScale, kIsWhole, kRows>
+  cast_strips<kElement, kScale, kIsWhole, kRows, kTransform, kRandom>
       <<<grid_of(cast.source, kRows), kThreads, 0, stream>>>(cast, has_pairs(cast.source, cast.target));
+}
+
+template <bool kTransform>
+void launch_nvfp4(const GroupedCast& cast, base::CudaStream stream) {
+  if (cast.rounding.step == nullptr)
+    launch<Element::e2m1, Scale::e4m3, false, kStripRows, kTransform, false>(cast, stream);
+  else
+    launch<Element::e2m1, Scale::e4m3, false, kStripRows, kTransform, true>(cast, stream);
 }
 
 void launch_tiles(const GroupedCast& cast, base::CudaStream stream) {
@@ -285,12 +272,22 @@ void launch_tiles(const GroupedCast& cast, base::CudaStream stream) {
   const bool has_tile = (rows == 1 || rows == side) && (cols == 1 || cols == side) && (rows == side || cols == side);
   if (!has_element || !has_tile || (rows == side && cols == side && side == 32))
     base::fail("cast_grouped: no kernel for tiles of " + std::to_string(rows) + " x " + std::to_string(cols));
-  if (encoding.scale == Scale::e4m3) return launch<Element::e2m1, Scale::e4m3, false, 16>(cast, stream);
+  if (encoding.scale == Scale::e4m3)
+    return cast.transform ? launch_nvfp4<true>(cast, stream) : launch_nvfp4<false>(cast, stream);
   if (encoding.scale == Scale::e8m0)
-    return rows == 1 ? launch<Element::e4m3, Scale::e8m0, false, 16>(cast, stream)
+    return rows == 1 ? launch<Element::e4m3, Scale::e8m0, false, kStripRows>(cast, stream)
                      : launch<Element::e4m3, Scale::e8m0, false, 32>(cast, stream);
-  return rows == 1 ? launch<Element::e4m3, Scale::fp32, false, 16>(cast, stream)
+  return rows == 1 ? launch<Element::e4m3, Scale::fp32, false, kStripRows>(cast, stream)
                    : launch<Element::e4m3, Scale::fp32, false, 128>(cast, stream);
+}
+
+void check_recipe(const GroupedCast& cast) {
+  const Encoding& encoding = cast.encoding;
+  const bool is_nvfp4 = encoding.scale == Scale::e4m3, is_square = encoding.tile.rows == encoding.tile.cols;
+  if (cast.transform && (!is_nvfp4 || encoding.tile.cols != 1 || !cast.is_spread))
+    base::fail("cast_grouped: expected the transform only with tiles of 16 x 1 of nvfp4 and a spread result");
+  if (cast.rounding.step != nullptr && (!is_nvfp4 || is_square))
+    base::fail("cast_grouped: expected stochastic rounding only with tiles of 1 x 16 or 16 x 1 of nvfp4");
 }
 
 }  // namespace
@@ -304,18 +301,24 @@ void find_places(const StackedRows& source, std::int64_t strip, const StripPlace
 
 void take_grouped_amaxes(const GroupedAmaxes& task, base::CudaStream stream) {
   if (is_empty(task.source)) return;
-  take_strips<<<grid_of(task.source, kAmaxRows), kThreads, 0, stream>>>(task, has_pairs(task.source, nullptr));
+  const dim3 grid = grid_of(task.source, kStripRows);
+  const bool pairs = has_pairs(task.source, nullptr);
+  if (task.transform)
+    take_strips<true><<<grid, kThreads, 0, stream>>>(task, pairs);
+  else
+    take_strips<false><<<grid, kThreads, 0, stream>>>(task, pairs);
   check_launch("take_grouped_amaxes");
 }
 
 void cast_grouped(const GroupedCast& cast, base::CudaStream stream) {
   if (is_empty(cast.source)) return;
+  check_recipe(cast);
   if (!has_one_scale(cast.encoding))
     launch_tiles(cast, stream);
   else if (cast.encoding.element == Element::e5m2)
-    launch<Element::e5m2, Scale::fp32, true, 16>(cast, stream);
+    launch<Element::e5m2, Scale::fp32, true, kStripRows>(cast, stream);
   else
-    launch<Element::e4m3, Scale::fp32, true, 16>(cast, stream);
+    launch<Element::e4m3, Scale::fp32, true, kStripRows>(cast, stream);
   check_launch("cast_grouped");
 }
 

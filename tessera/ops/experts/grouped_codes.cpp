@@ -55,7 +55,7 @@ GroupCodes coded_rows(const at::Tensor& rows, const RowQuantization& as, const S
                     .factors = data_of<float>(result.factors),
                     .own = device_numbers(as.whole.inverse),
                     .partner = device_numbers(w.whole),
-                    .per_partner = selection.blocks,
+                    .per_expert = selection.blocks,
                     .amax = as.amax},
                    stream);
   return result;

@@ -39,10 +39,10 @@ struct CodesCast {
   //                        it ends (StripPlaces::result_ends), with zeros between the matrices
   bool is_transposed = false;
   std::int64_t stride = 0;  // a multiple of 16
-  // Not null: the factor of row r becomes alpha of its matrix i and of matrix i / per_partner of another stack.
+  // Not null: the factor of row r becomes alpha of its matrix i and of matrix i / per_expert of another stack.
   float* factors = nullptr;
   MatrixNumbers own, partner;  // the inverse scales
-  std::int64_t per_partner = 1;
+  std::int64_t per_expert = 1;
   float* amax = nullptr;  // raised to the greatest magnitude of all matrices; null: not computed
 };
 

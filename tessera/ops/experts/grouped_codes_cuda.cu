@@ -22,7 +22,7 @@ __device__ uint4 load_elements(const StackedRows& source, const Strip& strip, in
 __device__ void write_factors(const CodesCast& cast, const Strip& strip) {
   if (static_cast<int>(threadIdx.x) >= strip.rows) return;
   const float own = number_at(cast.own, strip.matrix),
-              partner = number_at(cast.partner, strip.matrix / cast.per_partner);
+              partner = number_at(cast.partner, strip.matrix / cast.per_expert);
   cast.factors[strip.row + threadIdx.x] = own * partner;
 }
 

@@ -16,6 +16,7 @@
 #include "tessera/ops/gemm/operand_parts.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/formats/decoded.h"
+#include "tessera/quant/formats/format.h"
 
 namespace tessera::ops {
 namespace {
@@ -28,7 +29,7 @@ float number_at(const at::Tensor& numbers, std::int64_t matrix) {
   return numbers.const_data_ptr<float>()[numbers.numel() == 1 ? 0 : matrix];
 }
 // Throws Error unless the tensors of a scale have one number for each of `matrices` or for all of them.
-void check_whole(const Encoding& encoding, const WholeScale& whole, std::int64_t matrices) {
+void check_scales(const Encoding& encoding, const WholeScale& whole, std::int64_t matrices) {
   if (!needs_whole(encoding)) return;
   for (const at::Tensor& numbers : {scales_of(encoding, whole), numbers_of(encoding, whole)})
     TESSERA_CHECK(numbers.defined() && (numbers.numel() == 1 || numbers.numel() == matrices),
@@ -36,13 +37,51 @@ void check_whole(const Encoding& encoding, const WholeScale& whole, std::int64_t
                   matrices);
 }
 
-// CPU: returns the decoded values of one matrix in fp32.
-at::Tensor host_decoded(const at::Tensor& matrix, const Encoding& encoding, float scale) {
+void check_quantization(const RowQuantization& as, const Selection& selection, RowMatrices matrices) {
+  check_scales(as.encoding, as.whole, matrices_of(selection, matrices));
+  TESSERA_CHECK((!as.transform && as.rounding.step == nullptr) || as.encoding == input_encoding(quant::Format::nvfp4),
+                "experts: the transform and stochastic rounding belong to the inputs and gradients of nvfp4");
+  TESSERA_CHECK(!as.transform || matrices == RowMatrices::experts, "experts: only wgrad transforms its rows");
+}
+
+// CPU: returns the decoded values of one matrix in fp32. `matrix` is dense.
+at::Tensor host_decoded(const at::Tensor& matrix, const Encoding& encoding, float scale,
+                        const quant::StochasticRounding& rounding) {
   const at::Tensor values = make(matrix.sizes(), at::kBFloat16);
-  decode_operand(
-      {.values = data_of<quant::bfloat16>(matrix), .matrix = extent_of(matrix), .encoding = encoding, .whole = scale},
-      data_of<quant::bfloat16>(values));
+  decode_operand({.values = data_of<quant::bfloat16>(matrix),
+                  .matrix = extent_of(matrix),
+                  .encoding = encoding,
+                  .whole = scale,
+                  .rounding = rounding},
+                 data_of<quant::bfloat16>(values));
   return values.to(at::kFloat);
+}
+
+// CPU: returns the decoded rows [begin, end) of a local expert in one block. Tiles of randomly rounded values belong to
+// one row, so that each row is decoded as the token that it has.
+at::Tensor host_decoded_rows(const at::Tensor& rows, const RowQuantization& as, const Selection& selection,
+                             std::int64_t expert, std::int64_t block) {
+  const auto [begin, end] = selection.rows_of(expert, block);
+  const float scale = number_at(scales_of(as.encoding, as.whole), expert * selection.blocks + block);
+  const at::Tensor own = rows.narrow(0, begin, end - begin);
+  if (as.rounding.step == nullptr) return host_decoded(own, as.encoding, scale, {});
+  const at::Tensor result = make(own.sizes(), at::kFloat);
+  const auto* tokens = selection.tokens.const_data_ptr<std::int64_t>() + begin;
+  quant::StochasticRounding rounding = as.rounding.of(expert);
+  for (std::int64_t row = 0; row < own.size(0); ++row) {
+    rounding.first_token = as.rounding.first_token + tokens[row];
+    result.narrow(0, row, 1).copy_(host_decoded(own.narrow(0, row, 1), as.encoding, scale, rounding));
+  }
+  return result;
+}
+
+// CPU: returns the decoded rows of a local expert in all blocks, by columns.
+at::Tensor host_decoded_columns(const at::Tensor& rows, const RowQuantization& as, const Selection& selection,
+                                std::int64_t expert) {
+  const auto [begin, end] = selection.rows_of(expert);
+  const at::Tensor own = rows.narrow(0, begin, end - begin);
+  return host_decoded(as.transform ? transformed_on_host(own) : own, quant::by_columns(as.encoding),
+                      number_at(scales_of(as.encoding, as.whole), expert), as.rounding.of(expert));
 }
 
 at::Tensor times_alpha(at::Tensor sums, float alpha) {
@@ -55,7 +94,7 @@ void each_host_product(const at::Tensor& rows, const RowQuantization& as, const 
                        const Selection& selection, at::Tensor& result, Product product) {
   if (selection.local == 0) return;
   const std::int64_t height = w.values.size(0) / selection.local;
-  const at::Tensor numbers = numbers_of(as.encoding, as.whole), scales = scales_of(as.encoding, as.whole);
+  const at::Tensor numbers = numbers_of(as.encoding, as.whole);
   for (std::int64_t expert = 0; expert < selection.local; ++expert) {
     if (selection.rows_of(expert).first == selection.rows_of(expert).second) continue;
     const at::Tensor weight = w.values.narrow(0, expert * height, height).to(at::kFloat);
@@ -63,7 +102,7 @@ void each_host_product(const at::Tensor& rows, const RowQuantization& as, const 
       const auto [begin, end] = selection.rows_of(expert, block);
       if (begin == end) continue;
       const std::int64_t matrix = expert * selection.blocks + block;
-      const at::Tensor left = host_decoded(rows.narrow(0, begin, end - begin), as.encoding, number_at(scales, matrix));
+      const at::Tensor left = host_decoded_rows(rows, as, selection, expert, block);
       const float alpha =
           product_alpha(as.encoding, number_at(numbers, matrix), w.encoding, number_at(w.whole, expert));
       result.narrow(0, begin, end - begin)
@@ -81,12 +120,13 @@ void raise_host_amax(const at::Tensor& rows, const Selection& selection, float* 
 // ---- GPU and dry run
 
 // GPU: raises the amaxes of stacked matrices.
-void take_device_amaxes(const at::Tensor& rows, const StackedRows& source, float* amaxes) {
+void take_device_amaxes(const at::Tensor& rows, const StackedRows& source, float* amaxes, bool transform = false) {
   if (source.matrices == 0 || rows.numel() == 0) return;
   const base::CudaStream stream = stream_of(rows);
   DevicePlaces found;
   if (source.ends != nullptr) found = find_places(source, kExpertRows, rows.device(), stream);
-  cuda::take_grouped_amaxes({.source = source, .places = found.places, .amaxes = amaxes}, stream);
+  cuda::take_grouped_amaxes({.source = source, .places = found.places, .amaxes = amaxes, .transform = transform},
+                            stream);
 }
 
 // Returns the decoded values of rows, and the selection that describes them.
@@ -116,15 +156,18 @@ DecodedRows device_decoded(const at::Tensor& rows, const RowQuantization& as, Ro
                    .encoding = encoding,
                    .places = found.places,
                    .scales = device_numbers(scales_of(as.encoding, as.whole)),
+                   .per_expert = source.matrices / selection.local,
                    .target = data_of<quant::bfloat16>(result.values),
                    .is_spread = by_columns,
-                   .amax = by_columns ? nullptr : as.amax};
+                   .amax = by_columns ? nullptr : as.amax,
+                   .transform = as.transform,
+                   .rounding = as.rounding,
+                   .row_tokens = by_columns ? nullptr : selection.row_tokens.const_data_ptr<std::int32_t>()};
   if (partner != nullptr && (numbers.defined() || partner->numbers.defined())) {
     cast.multiplies = true;
     cast.own = device_numbers(numbers);
     cast.partner = device_numbers(partner->numbers);
     cast.partner_encoding = partner->encoding;
-    cast.per_partner = source.matrices / partner->matrices;
   }
   cuda::cast_grouped(cast, stream);
   if (by_columns) result.selection.ends = found.result_ends();
@@ -134,13 +177,14 @@ DecodedRows device_decoded(const at::Tensor& rows, const RowQuantization& as, Ro
 // GPU and dry run: quantizes rows for fprop or dgrad with a stack.
 at::Tensor device_rows(const at::Tensor& rows, const RowQuantization& as, const StackFactor& w,
                        const Selection& selection) {
-  const Partner partner = partner_of(w, selection);
+  const Partner partner{.numbers = w.whole, .encoding = w.encoding};
   return device_decoded(rows, as, RowMatrices::blocks, &partner, selection).values;
 }
 
 }  // namespace
 
-at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices) {
+at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices, bool transform) {
+  TESSERA_CHECK(!transform || matrices == RowMatrices::experts, "amaxes_of_rows: only wgrad transforms its rows");
   const at::Tensor source = bf16_rows(rows, selection, "amaxes_of_rows rows");
   const std::int64_t count = matrices_of(selection, matrices);
   at::Tensor amaxes = at::zeros({count}, source.options().dtype(at::kFloat));
@@ -149,7 +193,7 @@ at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, Ro
     return amaxes;
   }
   if (on_cuda(source)) {
-    take_device_amaxes(source, stacked(source, selection, matrices), amaxes.mutable_data_ptr<float>());
+    take_device_amaxes(source, stacked(source, selection, matrices), amaxes.mutable_data_ptr<float>(), transform);
     return amaxes;
   }
   const std::int64_t blocks = count == 0 ? 1 : selection.blocks * selection.local / count;
@@ -157,7 +201,9 @@ at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, Ro
     const std::int64_t begin = selection.rows_of(i * blocks / selection.blocks, i * blocks % selection.blocks).first;
     const std::int64_t last = (i + 1) * blocks - 1;
     const std::int64_t end = selection.rows_of(last / selection.blocks, last % selection.blocks).second;
-    if (begin < end) amaxes.narrow(0, i, 1).copy_(amax_of(source.narrow(0, begin, end - begin)));
+    if (begin == end) continue;
+    const at::Tensor own = source.narrow(0, begin, end - begin);
+    amaxes.narrow(0, i, 1).copy_(amax_of(transform ? transformed_on_host(own) : own));
   }
   return amaxes;
 }
@@ -208,7 +254,7 @@ at::Tensor numbers_of(const Encoding& encoding, const WholeScale& whole) {
 StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const Encoding& encoding,
                          const WholeScale& whole) {
   const at::Tensor source = dense_like(stack, stack.sizes(), at::kBFloat16, "decode_stack stack");
-  check_whole(encoding, whole, matrices);
+  check_scales(encoding, whole, matrices);
   StackFactor result{.values = make(source.sizes(), at::kBFloat16, source.device()),
                      .encoding = encoding,
                      .whole = numbers_of(encoding, whole)};
@@ -232,7 +278,8 @@ StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const E
     decode_operand({.values = data_of<quant::bfloat16>(matrix),
                     .matrix = extent_of(matrix),
                     .encoding = encoding,
-                    .whole = number_at(scales, i)},
+                    .whole = number_at(scales, i),
+                    .rounding = {}},
                    data_of<quant::bfloat16>(result.values) + i * matrix.numel());
   }
   return result;
@@ -240,7 +287,7 @@ StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const E
 
 StackFactor code_stack(const at::Tensor& stack, std::int64_t matrices, const Encoding& encoding,
                        const WholeScale& whole, Sides side) {
-  check_whole(encoding, whole, matrices);
+  check_scales(encoding, whole, matrices);
   if (stack.is_cpu()) return decode_stack(stack, matrices, encoding, whole);
   return codes_of_stack(stack, matrices, encoding, whole, side);
 }
@@ -290,11 +337,11 @@ at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const S
                          const Selection& selection) {
   const at::Tensor rows = bf16_rows(x, selection, "grouped_fprop x");
   if (w.codes.defined()) {
-    check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
+    check_quantization(as, selection, RowMatrices::blocks);
     return fprop_of_codes(rows, as, w, selection);
   }
   check_stack(rows, w, selection.local, /*by_rows=*/true, "grouped_fprop w");
-  check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
+  check_quantization(as, selection, RowMatrices::blocks);
   if (!rows.is_cpu()) return grouped_fprop(device_rows(rows, as, w, selection), w.values, selection);
   if (as.amax != nullptr) raise_host_amax(rows, selection, as.amax);
   const std::int64_t local = selection.local;
@@ -308,11 +355,11 @@ at::Tensor grouped_dgrad(const at::Tensor& dy, const RowQuantization& as, const 
                          const Selection& selection) {
   const at::Tensor rows = bf16_rows(dy, selection, "grouped_dgrad dy");
   if (w.codes.defined()) {
-    check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
+    check_quantization(as, selection, RowMatrices::blocks);
     return dgrad_of_codes(rows, as, w, selection);
   }
   check_stack(rows, w, selection.local, /*by_rows=*/false, "grouped_dgrad w");
-  check_whole(as.encoding, as.whole, matrices_of(selection, RowMatrices::blocks));
+  check_quantization(as, selection, RowMatrices::blocks);
   if (!rows.is_cpu()) return grouped_dgrad(device_rows(rows, as, w, selection), w.values, selection);
   if (as.amax != nullptr) raise_host_amax(rows, selection, as.amax);
   at::Tensor dx = make({selection.room, w.values.size(1)}, at::kBFloat16);
@@ -326,7 +373,6 @@ namespace {
 void host_wgrad(const at::Tensor& dy, const RowQuantization& dy_as, const at::Tensor& x, const RowQuantization& x_as,
                 const Selection& selection, at::Tensor& dw, bool accumulate) {
   const std::int64_t height = selection.local == 0 ? 0 : dw.size(0) / selection.local;
-  const Encoding left = quant::by_columns(dy_as.encoding), right = quant::by_columns(x_as.encoding);
   for (std::int64_t expert = 0; expert < selection.local; ++expert) {
     const auto [begin, end] = selection.rows_of(expert);
     at::Tensor own = dw.narrow(0, expert * height, height);
@@ -334,14 +380,11 @@ void host_wgrad(const at::Tensor& dy, const RowQuantization& dy_as, const at::Te
       if (!accumulate) own.zero_();
       continue;
     }
-    const auto decoded = [&](const at::Tensor& rows, const RowQuantization& as, const Encoding& encoding) {
-      return host_decoded(rows.narrow(0, begin, end - begin), encoding,
-                          number_at(scales_of(as.encoding, as.whole), expert));
-    };
     at::Tensor alone = make({height, x.size(1)}, at::kFloat);
-    gemm_wgrad(decoded(dy, dy_as, left), decoded(x, x_as, right), alone, /*accumulate=*/false);
-    alone = times_alpha(alone, product_alpha(left, number_at(numbers_of(dy_as.encoding, dy_as.whole), expert), right,
-                                             number_at(numbers_of(x_as.encoding, x_as.whole), expert)));
+    gemm_wgrad(host_decoded_columns(dy, dy_as, selection, expert), host_decoded_columns(x, x_as, selection, expert),
+               alone, /*accumulate=*/false);
+    const auto number = [&](const RowQuantization& as) { return number_at(numbers_of(as.encoding, as.whole), expert); };
+    alone = times_alpha(alone, product_alpha(dy_as.encoding, number(dy_as), x_as.encoding, number(x_as)));
     if (accumulate)
       add_to(own, alone);
     else
@@ -355,8 +398,9 @@ void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& sel
                    quant::ProductKernel kernel) {
   const at::Tensor gradients = bf16_rows(dy.rows, selection, "grouped_wgrad dy");
   const at::Tensor inputs = bf16_rows(x.rows, selection, "grouped_wgrad x");
-  for (const RowFactor* factor : {&dy, &x})
-    check_whole(factor->as.encoding, factor->as.whole, matrices_of(selection, RowMatrices::experts));
+  for (const RowFactor* factor : {&dy, &x}) check_quantization(factor->as, selection, RowMatrices::experts);
+  TESSERA_CHECK(dy.as.transform == x.as.transform,
+                "grouped_wgrad: expected that both factors are transformed or neither");
   TESSERA_CHECK(dw.defined() && dw.dim() == 2 && (selection.local == 0 || dw.size(0) % selection.local == 0),
                 "grouped_wgrad dw: expected a matrix of {} experts", selection.local);
   if (kernel == quant::ProductKernel::native && !gradients.is_cpu()) {
@@ -364,8 +408,7 @@ void grouped_wgrad(const RowFactor& dy, const RowFactor& x, const Selection& sel
     return wgrad_of_codes({.rows = gradients, .as = dy.as}, {.rows = inputs, .as = x.as}, selection, dw);
   }
   if (!gradients.is_cpu()) {
-    const Partner partner{
-        .numbers = numbers_of(x.as.encoding, x.as.whole), .encoding = x.as.encoding, .matrices = selection.local};
+    const Partner partner{.numbers = numbers_of(x.as.encoding, x.as.whole), .encoding = x.as.encoding};
     const DecodedRows left = device_decoded(gradients, dy.as, RowMatrices::experts, &partner, selection);
     const DecodedRows right = device_decoded(inputs, x.as, RowMatrices::experts, nullptr, selection);
     return grouped_wgrad(left.values, right.values, left.selection, dw, accumulate);

@@ -5,7 +5,7 @@
 //
 //   y = x w^T     rows of x, rows of w
 //   dx = dy w     rows of dy, columns of w
-//   dw = dy^T x   columns of dy, columns of x
+//   dw = dy^T x   columns of dy, columns of x; both may be transformed first (quant/formats/hadamard.h)
 //
 // A matrix of rows is quantized alone, so its scales and codes depend on no other expert. In fprop and dgrad, a matrix
 // has the rows of one expert in one block. In wgrad, a matrix has the rows of one expert in all blocks. Each product is
@@ -25,7 +25,9 @@
 namespace tessera::ops {
 
 // Return the greatest magnitude of each matrix, fp32. NaNs are ignored. The amax of a matrix without rows is 0.
-at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices);
+// transform: as in RowQuantization, for the matrices of experts.
+at::Tensor amaxes_of_rows(const at::Tensor& rows, const Selection& selection, RowMatrices matrices,
+                          bool transform = false);
 at::Tensor amaxes_of_stack(const at::Tensor& stack, std::int64_t matrices);
 // Computes the WholeScale of each matrix from its amax, as whole_scale of operand.h does.
 WholeScale grouped_scales(const quant::Encoding& encoding, const at::Tensor& amaxes);

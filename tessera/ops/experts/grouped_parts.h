@@ -62,13 +62,8 @@ inline DevicePlaces find_places(const StackedRows& source, std::int64_t strip, a
 
 // The other factor of a product, whose numbers are part of alpha.
 struct Partner {
-  at::Tensor numbers;
+  at::Tensor numbers;  // one for each expert
   quant::Encoding encoding;
-  std::int64_t matrices = 1;
 };
-
-inline Partner partner_of(const StackFactor& w, const Selection& selection) {
-  return {.numbers = w.whole, .encoding = w.encoding, .matrices = selection.local};
-}
 
 }  // namespace tessera::ops

@@ -3,6 +3,7 @@
 #include "tessera/ops/gemm/operand_types.h"
 #include "tessera/ops/router/selection.h"
 #include "tessera/quant/formats/encoding.h"
+#include "tessera/quant/formats/stochastic_rounding.h"
 
 namespace tessera::ops {
 
@@ -23,6 +24,12 @@ struct RowQuantization {
   quant::Encoding encoding;
   WholeScale whole;
   float* amax = nullptr;
+  // The recipe of nvfp4, for tiles of 1 x 16. transform: wgrad transforms the rows of each expert, in groups of 16 from
+  // the first row of the expert. `whole` then has the amaxes of the transformed rows.
+  bool transform = false;
+  // Matrix i is local expert i. fprop and dgrad: row r is rounded as token first_token + t, where t is the token of the
+  // row in the selection. wgrad: row i of an expert is rounded as token first_token + i.
+  quant::StackRounding rounding;
 };
 // The matrices of the local experts [out, in] as a factor of fprop or of dgrad: decoded values, or codes on a GPU. The
 // tiles of `encoding` extend along the dimension over which the product sums, or they are square.

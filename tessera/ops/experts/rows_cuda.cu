@@ -108,6 +108,7 @@ __global__ void __launch_bounds__(kChunk) number_rows(const SelectRowsArguments 
     }
     a.rows_by_slot[token * a.k + slot] = row;
     if (row < 0) continue;
+    a.row_tokens[row] = static_cast<std::int32_t>(token);
     int at = used++;
     for (; at > 0 && in_order[at - 1] > row; --at) in_order[at] = in_order[at - 1];
     in_order[at] = row;

@@ -13,8 +13,9 @@ __device__ inline float number_at(const MatrixNumbers& numbers, std::int64_t mat
 
 // The strip of a thread block.
 struct Strip {
-  std::int64_t matrix = 0, row = 0, to = 0;  // the matrix, and the first rows in the source and in the result
-  int rows = 0, to_rows = 0;                 // rows of the source and of the result; to_rows is 0 if there is no strip
+  std::int64_t matrix = 0, first = 0;  // the matrix, and the index of the strip's first row in it
+  std::int64_t row = 0, to = 0;        // the first rows in the source and in the result
+  int rows = 0, to_rows = 0;           // rows of the source and of the result; to_rows is 0 if there is no strip
 };
 
 // Returns the number of matrices whose strips end before this block's strip. All threads get the same number.
@@ -29,10 +30,11 @@ template <int kRows>
 __device__ Strip strip_of_block(const StackedRows& source, const StripPlaces& places, bool is_spread) {
   Strip strip;
   if (source.ends == nullptr) {
-    const std::int64_t each = ceil_div(source.height, kRows), first = blockIdx.x % each * kRows;
+    const std::int64_t each = ceil_div(source.height, kRows);
     strip.matrix = blockIdx.x / each;
-    strip.row = strip.to = strip.matrix * source.height + first;
-    strip.rows = strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, source.height - first));
+    strip.first = blockIdx.x % each * kRows;
+    strip.row = strip.to = strip.matrix * source.height + strip.first;
+    strip.rows = strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, source.height - strip.first));
     return strip;
   }
   strip.matrix = matrix_of_block(places.strip_ends, source.matrices);
@@ -40,11 +42,11 @@ __device__ Strip strip_of_block(const StackedRows& source, const StripPlaces& pl
   const auto begin_of = [&](const std::int32_t* ends) {
     return strip.matrix == 0 ? std::int64_t{0} : std::int64_t{ends[strip.matrix - 1]};
   };
-  const std::int64_t first = (blockIdx.x - begin_of(places.strip_ends)) * kRows;
-  strip.row = strip.to = begin_of(source.ends) + first;
+  strip.first = (blockIdx.x - begin_of(places.strip_ends)) * kRows;
+  strip.row = strip.to = begin_of(source.ends) + strip.first;
   strip.rows = strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, source.ends[strip.matrix] - strip.row));
   if (is_spread) {
-    strip.to = begin_of(places.result_ends) + first;
+    strip.to = begin_of(places.result_ends) + strip.first;
     strip.to_rows = static_cast<int>(min(std::int64_t{kRows}, places.result_ends[strip.matrix] - strip.to));
   }
   return strip;

@@ -51,13 +51,6 @@ const at::Tensor& amax_of_side(const Quantization& as, Sides side) {
   return side == Sides::rows ? as.whole.rows.amax : as.whole.columns.amax;
 }
 
-at::Tensor transformed_on_host(const at::Tensor& matrix) {
-  const Extent extent = extent_of(matrix), transformed = quant::transformed_extent(extent);
-  at::Tensor result = make({transformed.rows, transformed.cols}, at::kBFloat16);
-  quant::transform_columns(data_of<quant::bfloat16>(matrix), extent, data_of<quant::bfloat16>(result));
-  return result;
-}
-
 Operand decoded_on_host(const at::Tensor& matrix, const Quantization& as, Sides side) {
   const at::Tensor source = as.transform && side == Sides::columns ? transformed_on_host(matrix) : matrix;
   const at::Tensor values = make(source.sizes(), at::kBFloat16);
@@ -218,6 +211,13 @@ at::Tensor host_decoded_product(const Operand& left, const Operand& right, at::S
 }
 
 }  // namespace
+
+at::Tensor transformed_on_host(const at::Tensor& matrix) {
+  const Extent extent = extent_of(matrix), transformed = quant::transformed_extent(extent);
+  at::Tensor result = make({transformed.rows, transformed.cols}, at::kBFloat16);
+  quant::transform_columns(data_of<quant::bfloat16>(matrix), extent, data_of<quant::bfloat16>(result));
+  return result;
+}
 
 at::Tensor amaxes_of(const at::Tensor& matrix, Sides sides, bool transform) {
   if (!transform || sides == Sides::rows) return amax_of(matrix);

@@ -15,6 +15,9 @@ inline quant::Extent transposed(quant::Extent extent) {
 // Returns a dense bf16 matrix. Throws Error, which names `what`, for another type or number of dims.
 at::Tensor bf16_matrix(const at::Tensor& matrix, const char* what);
 
+// CPU: returns the transformed columns of a dense bf16 matrix (quant/formats/hadamard.h), with a multiple of 16 rows.
+at::Tensor transformed_on_host(const at::Tensor& matrix);
+
 template <typename T>
 T* data_of(const at::Tensor& tensor) {
   return static_cast<T*>(tensor.mutable_data_ptr());

@@ -36,6 +36,7 @@ void select_on_device(const at::Tensor& choices, const LocalExperts& local, cons
   const at::Device device = choices.device();
   selection.rows_by_slot = make(choices.sizes(), at::kInt, device);
   selection.rows_in_order = make(choices.sizes(), at::kInt, device);
+  selection.row_tokens = make({selection.room}, at::kInt, device);
   selection.ends = make({local.count}, at::kInt, device);
   selection.block_ends =
       selection.blocks == 1 ? selection.ends : make({local.count * selection.blocks}, at::kInt, device);
@@ -52,6 +53,7 @@ void select_on_device(const at::Tensor& choices, const LocalExperts& local, cons
                      .counts = scratch.mutable_data_ptr<std::int32_t>(),
                      .rows_by_slot = selection.rows_by_slot.mutable_data_ptr<std::int32_t>(),
                      .rows_in_order = selection.rows_in_order.mutable_data_ptr<std::int32_t>(),
+                     .row_tokens = selection.row_tokens.mutable_data_ptr<std::int32_t>(),
                      .ends = selection.ends.mutable_data_ptr<std::int32_t>(),
                      .blocks = selection.blocks,
                      .block_ends = selection.block_ends.mutable_data_ptr<std::int32_t>()},

@@ -22,6 +22,7 @@ struct Selection {
   // Defined on a GPU, all int32:
   at::Tensor rows_by_slot;   // [group_tokens, k]: the row of each choice; -1: the choice has no row
   at::Tensor rows_in_order;  // [group_tokens, k]: the rows of each token by ascending expert; -1 after the last row
+  at::Tensor row_tokens;     // [room]: the token of each row
   at::Tensor ends;           // [local]: the end of the rows of each expert
   at::Tensor block_ends;     // [local * blocks]: the end of the rows of each expert in each block
   std::int64_t first = 0;    // the first local expert

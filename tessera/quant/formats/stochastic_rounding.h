@@ -3,8 +3,7 @@
 //
 // The random bits of an element are a function of its position in the model and in the step:
 //   words = philox(counter {column / 8, token, step, side}, key)
-//   key   = first two words of philox(counter {matrix, part, f, f / 2^32}, seed xor "nvfp4sr1"), f =
-//   name_hash(parameter)
+//   key   = first two words of philox(counter {matrix, part, f, f / 2^32}, seed xor "nvfp4sr1"), f = parameter
 // Element i of eight adjacent columns takes half i of the words; half 0 is the low half of the first word. Token and
 // step are taken modulo 2^32. So the bits depend neither on the device nor on the division of tokens over calls and
 // ranks.
@@ -12,10 +11,10 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <string_view>
 
 #include "tessera/base/host_device.h"
 #include "tessera/base/philox.h"
+#include "tessera/base/text/name_hash.h"
 #include "tessera/quant/formats/minifloat.h"
 
 namespace tessera::quant {
@@ -23,12 +22,20 @@ namespace tessera::quant {
 // The products of one weight whose gradients are rounded.
 struct RoundingSite {
   std::uint64_t seed = 0;
-  std::string_view parameter;          // name of the weight
+  std::uint64_t parameter = 0;         // name_hash of the weight's name (base/text/name_hash.h)
   std::uint32_t matrix = 0xFFFFFFFFU;  // number of the logical expert; 2^32 - 1 for a weight of one matrix
   // Rank in tp (etp for experts) if this rank holds some of the gradient's columns; 0 if it holds all columns.
   std::uint32_t part = 0;
 };
-base::PhiloxKey rounding_key(const RoundingSite& site);
+TESSERA_HOST_DEVICE inline base::PhiloxKey rounding_key(const RoundingSite& site) {
+  constexpr std::uint64_t kName = 0x6E76667034737231;  // "nvfp4sr1": other random numbers than those of other uses
+  const std::uint64_t seed = site.seed ^ kName;
+  const base::PhiloxCounter words =
+      base::philox({site.matrix, site.part, static_cast<std::uint32_t>(site.parameter),
+                    static_cast<std::uint32_t>(site.parameter >> 32)},
+                   {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  return {words[0], words[1]};
+}
 
 // The random bits of one gradient [tokens, columns]. Without `step`, values are rounded to nearest even.
 struct StochasticRounding {
@@ -36,6 +43,20 @@ struct StochasticRounding {
   // The number of the step, in memory of the gradient's device. The kernel reads the number.
   const std::int64_t* step = nullptr;
   std::int64_t first_token = 0;  // logical token of row 0; row i has the logical token first_token + i
+};
+
+// The random bits of the gradients of a stack of matrices. Without `step`, values are rounded to nearest even.
+struct StackRounding {
+  RoundingSite site;  // `matrix` is the number of the stack's first matrix
+  const std::int64_t* step = nullptr;
+  std::int64_t first_token = 0;  // logical token of the first token of all rows
+
+  // Returns the random bits of matrix `i` of the stack.
+  TESSERA_HOST_DEVICE StochasticRounding of(std::int64_t i) const {
+    RoundingSite own = site;
+    own.matrix += static_cast<std::uint32_t>(i);
+    return {.key = rounding_key(own), .step = step, .first_token = first_token};
+  }
 };
 
 // The two operands of a gradient have different bits.
