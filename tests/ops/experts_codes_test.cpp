@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/companions.h"
+#include "tessera/ops/experts/grouped_casts.h"
 #include "tessera/ops/experts/grouped_codes.h"
 #include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/tensor.h"

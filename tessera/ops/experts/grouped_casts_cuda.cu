@@ -2,6 +2,7 @@
 #include <string>
 #include <type_traits>
 
+#include "tessera/ops/experts/grouped_casts.h"
 #include "tessera/ops/experts/grouped_strips.cuh"
 
 namespace tessera::ops::cuda {

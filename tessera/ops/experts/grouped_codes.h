@@ -3,8 +3,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include "tessera/ops/experts/grouped_casts.h"
+#include "tessera/base/cuda_stream.h"
 #include "tessera/ops/experts/grouped_types.h"
+#include "tessera/ops/experts/stacked_rows.h"
 #include "tessera/quant/formats/stack_kernels.h"
 
 namespace tessera::ops {
