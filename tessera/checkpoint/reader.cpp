@@ -158,12 +158,38 @@ void CheckpointReader::read_piece(const StoredTensor& tensor, const layout::Piec
   }
 }
 
+namespace {
+
+// Returns whether a state plane may be read in another type than the stored one.
+bool is_converted(const StoredTensor& stored, const LoadTensor& request) {
+  const auto is_short = [](quant::DType type) { return type == quant::DType::bf16 || type == quant::DType::fp32; };
+  return request.kind.is_state() && is_short(stored.dtype) && is_short(request.dtype);
+}
+
+}  // namespace
+
+void CheckpointReader::read_converted(const StoredTensor& stored, const LoadTensor& request) const {
+  const std::size_t from = quant::size_of(stored.dtype), to = quant::size_of(request.dtype);
+  base::Buffer own(static_cast<std::size_t>(request.local.size) * from);
+  LoadTensor as_stored = request;
+  as_stored.dtype = stored.dtype;
+  as_stored.data = own.data();
+  read(as_stored);
+  for (const layout::Piece& piece : request.local.pieces)
+    for (std::int64_t row = 0; row < piece.box.rows; ++row) {
+      const auto first = static_cast<std::size_t>(piece.offset + row * piece.stride);
+      quant::cast(own.data() + first * from, stored.dtype, static_cast<std::byte*>(request.data) + first * to,
+                  request.dtype, piece.box.cols);
+    }
+}
+
 void CheckpointReader::read(const LoadTensor& request) const {
   const StoredTensor& stored = tensor(request.name, request.kind);
   const std::string what = fmt::format("{}: {} '{}'", folder_.string(), request.kind.name(), request.name);
   if (stored.dims != request.dims)
     throw InputError("{}: expected shape [{}], got [{}]", what, fmt::join(request.dims, ", "),
                      fmt::join(stored.dims, ", "));
+  if (stored.dtype != request.dtype && is_converted(stored, request)) return read_converted(stored, request);
   if (stored.dtype != request.dtype)
     throw InputError("{}: expected {}, got {}{}", what, name_of(request.dtype), name_of(stored.dtype),
                      request.kind == Kind::weight ? fmt::format(" (--dtype {} reads it)", name_of(stored.dtype)) : "");

@@ -50,8 +50,9 @@ class CheckpointReader {
   // differs.
   void verify(int part = 0, int parts = 1) const;
 
-  // Reads the boxes of `request.local` into `request.data`. Throws InputError if the tensor is missing, has another
-  // shape or type, or does not contain a box.
+  // Reads the boxes of `request.local` into `request.data`. State in fp32 is rounded to a request in bf16, to nearest
+  // even, and state in bf16 is widened to fp32. Throws InputError if the tensor is missing, has another shape or type,
+  // or does not contain a box.
   void read(const LoadTensor& request) const;
 
   // Returns Hasher::hex of the tensor's logical bytes (row-major, little-endian). The hash does not depend on the
@@ -60,6 +61,8 @@ class CheckpointReader {
 
  private:
   const SafetensorsFile& open(std::int64_t file) const;
+  // Reads a tensor of another type than the request's.
+  void read_converted(const StoredTensor& stored, const LoadTensor& request) const;
   void read_piece(const StoredTensor& tensor, const layout::Piece& target, std::byte* data) const;
 
   std::filesystem::path folder_;

@@ -18,7 +18,7 @@ struct StepOptions {
   runtime::RuntimeOptions runtime;
   nn::ProductOptions products;  // options of products in the number formats that runtime.products chooses
   nn::DropoutOptions dropout;
-  std::uint64_t seed = 0;       // seed of dropout and of stochastic rounding
+  std::uint64_t seed = 0;       // seed of dropout and of stochastic rounding, also of the optimizer's state
   double expert_bias_rate = 0;  // change of a router's bias in a step (train/update/router_bias.h)
   // On GPUs: the number of rows allocated for experts at first, divided by the number of rows of even loads. A step or
   // an evaluation that needs more rows is repeated with more memory. 0: memory for the rows of all possible choices.

@@ -25,7 +25,7 @@ base::CudaStream stream_of(const at::Tensor&) {
 
 namespace cuda {
 
-void adamw(std::span<const UpdateShard>, const StepScalars*, const Clip*, base::CudaStream) {
+void adamw(std::span<const UpdateShard>, const StepScalars*, const Clip*, base::CudaStream, bool) {
   refuse("adamw");
 }
 void choose_scalars(const std::byte*, std::size_t, const Clip*, std::int64_t*, std::byte*, base::CudaStream) {

@@ -33,6 +33,8 @@ enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
 // native: a product that would be decoded (quant/formats/product_kernel.h) is refused.
 enum class GemmKernels { automatic, native };
+// The type in which the optimizer stores its moments. fp32: the type of the masters.
+enum class Moments { fp32, bf16 };
 using shard::Lookup;
 // The values of nn::Recompute, and `automatic`, with which predict/recompute_choice.h chooses the policy of each
 // block.
@@ -91,7 +93,8 @@ struct TrainConfig {
 
   train::LrSchedule rates{.schedule_steps = -1};  // schedule_steps: -1: the value of `steps`
   ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings
-  double clip = 1.0;                              // largest norm of the gradient
+  Moments moments = Moments::fp32;
+  double clip = 1.0;  // largest norm of the gradient
   nn::DropoutOptions dropout;
 
   bool mask_documents = false;

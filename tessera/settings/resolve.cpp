@@ -28,6 +28,8 @@ void check_types(const TrainConfig& config) {
   if ((config.dtype == quant::DType::fp64) != (wire == quant::DType::fp64))
     throw InputError("--grad-wire: got {} with --dtype {}, expected {}", name_of(wire), name_of(config.dtype),
                      config.dtype == quant::DType::fp64 ? "fp64" : "fp32 or bf16");
+  if (config.moments == Moments::bf16 && config.dtype == quant::DType::fp64)
+    throw InputError("--moments: got bf16 with --dtype fp64, expected fp32, or --dtype fp32 or bf16");
 }
 
 void check_rates(const TrainConfig& config) {

@@ -74,7 +74,9 @@ ResolvedRun resolve(TrainConfig settings, models::ModelConfigPtr model, Use use,
 }
 
 std::shared_ptr<const ops::UpdateRule> update_rule(const TrainConfig& settings) {
-  return ops::make_rule(settings.adamw);
+  ops::AdamW options = settings.adamw;
+  options.has_bf16_moments = settings.moments == Moments::bf16;
+  return ops::make_rule(options);
 }
 
 ResolvedRun::ResolvedRun(TrainConfig stored, models::ModelConfigPtr model, std::shared_ptr<const ops::UpdateRule> rule)

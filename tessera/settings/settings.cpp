@@ -150,6 +150,8 @@ constexpr std::array kSettings{
             "AdamW: added to the root of the second moment"},
     Setting{"weight_decay", field<&C::adamw, &ops::AdamW::weight_decay>(), kNotNegative, kKept, "X",
             "AdamW: decoupled decay of matrices"},
+    Setting{"moments", field<&C::moments>(), kAny, kKept, "fp32|bf16",
+            "type of AdamW's moments; bf16: rounded stochastically", kPlans},
     Setting{"clip", field<&C::clip>(), kNotNegative, kKept, "X", "largest norm of the gradient; 0: no clipping"},
     Setting{"hidden_dropout", field<&C::dropout, &nn::DropoutOptions::hidden>(), kBelowOne, kKept, "P",
             "dropout of the outputs of attention and of the feed-forward part", kPlans},

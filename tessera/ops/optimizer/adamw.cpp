@@ -13,7 +13,10 @@ class AdamWRule final : public UpdateRule {
   explicit AdamWRule(const AdamW& options) : options_(options) {}
 
   std::vector<StatePlane> planes(quant::DType master) const override {
-    return {{"exp_avg", master}, {"exp_avg_sq", master}};
+    TESSERA_CHECK(!options_.has_bf16_moments || master == quant::DType::fp32,
+                  "adamw: moments in bf16 for masters in {}, expected fp32", name_of(master));
+    const quant::DType type = options_.has_bf16_moments ? quant::DType::bf16 : master;
+    return {{"exp_avg", type}, {"exp_avg_sq", type}};
   }
   std::size_t scalar_bytes() const override { return sizeof(StepScalars); }
   void scalars(double lr, std::int64_t number, std::byte* to) const override {
@@ -22,10 +25,12 @@ class AdamWRule final : public UpdateRule {
   }
   void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
               base::CudaStream stream) const override {
-    if (stream) return cuda::adamw(shards, reinterpret_cast<const StepScalars*>(scalars), clip, stream);
+    if (stream)
+      return cuda::adamw(shards, reinterpret_cast<const StepScalars*>(scalars), clip, stream,
+                         options_.has_bf16_moments);
     StepScalars of_step;
     std::memcpy(&of_step, scalars, sizeof of_step);
-    for (const UpdateShard& shard : shards) adamw(of_step, shard, *clip);
+    for (const UpdateShard& shard : shards) adamw(of_step, shard, *clip, options_.has_bf16_moments);
   }
 
  private:
@@ -48,7 +53,8 @@ StepScalars step_scalars(const AdamW& options, double lr, std::int64_t number) {
           .beta2_rest = 1 - options.beta2,
           .step_size = lr / correction1,
           .root_correction2 = std::sqrt(correction2),
-          .eps = options.eps};
+          .eps = options.eps,
+          .number = number};
 }
 
 }  // namespace tessera::ops

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
+#include <type_traits>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/adamw_element.h"
@@ -10,17 +12,18 @@
 namespace tessera::ops {
 namespace {
 
-template <typename A>
+// A is the type of the master and of the arithmetic, M the type of the moments.
+template <typename A, typename M>
 struct Range {
   A* __restrict master;
-  A* __restrict exp_avg;
-  A* __restrict exp_avg_sq;
+  M* __restrict exp_avg;
+  M* __restrict exp_avg_sq;
   const A* __restrict gradient;
   std::int64_t count;
 };
 
 template <typename A>
-void update(const TypedScalars<A>& scalars, const Range<A>& range) {
+void update(const TypedScalars<A>& scalars, const Range<A, A>& range) {
   A* __restrict master = range.master;
   A* __restrict exp_avg = range.exp_avg;
   A* __restrict exp_avg_sq = range.exp_avg_sq;
@@ -33,9 +36,24 @@ void update(const TypedScalars<A>& scalars, const Range<A>& range) {
   }
 }
 
+// `start` is the number of the range's first element in its shard.
+void update_rounded(const TypedScalars<float>& scalars, const Range<float, quant::bfloat16>& range,
+                    const UpdateShard& shard, std::int64_t start, std::int64_t number) {
+  StateBits bits(shard.rounding_key, number);
+  for (std::int64_t i = 0; i < range.count; ++i) {
+    const AdamWElement<float> next = updated(
+        scalars, {range.master[i], static_cast<float>(range.exp_avg[i]), static_cast<float>(range.exp_avg_sq[i])},
+        range.gradient[i]);
+    const std::uint32_t word = bits.word(shard.indices[start + i]);
+    range.master[i] = next.master;
+    range.exp_avg[i] = round_stochastically(next.exp_avg, word);
+    range.exp_avg_sq[i] = round_stochastically(next.exp_avg_sq, word >> 16);
+  }
+}
+
 constexpr std::int64_t kChunk = 1024;  // elements whose gradients are widened together
 
-template <typename A>
+template <typename A, typename M>
 void adamw_typed(const StepScalars& of_step, double gradient_scale, const UpdateShard& shard) {
   const quant::DType type = shard.master_type;
   const TypedScalars<A> scalars(of_step, gradient_scale, shard.decays);
@@ -52,11 +70,15 @@ void adamw_typed(const StepScalars& of_step, double gradient_scale, const Update
       gradient = widened.data();
     }
     A* master = static_cast<A*>(shard.master) + start;
-    update(scalars, Range<A>{.master = master,
-                             .exp_avg = static_cast<A*>(shard.planes[0]) + start,
-                             .exp_avg_sq = static_cast<A*>(shard.planes[1]) + start,
-                             .gradient = gradient,
-                             .count = count});
+    const Range<A, M> range{.master = master,
+                            .exp_avg = static_cast<M*>(shard.planes[0]) + start,
+                            .exp_avg_sq = static_cast<M*>(shard.planes[1]) + start,
+                            .gradient = gradient,
+                            .count = count};
+    if constexpr (std::is_same_v<M, A>)
+      update(scalars, range);
+    else
+      update_rounded(scalars, range, shard, start, of_step.number);
     if (shard.weight != nullptr && shard.weight != shard.master)
       quant::cast(master, type, at(shard.weight, shard.weight_type), shard.weight_type, count);
   }
@@ -76,11 +98,17 @@ void raise_amaxes(const UpdateShard& shard) {
 
 }  // namespace
 
-void adamw(const StepScalars& scalars, const UpdateShard& shard, const Clip& clip) {
+void adamw(const StepScalars& scalars, const UpdateShard& shard, const Clip& clip, bool has_bf16_moments) {
   check_shard(shard, 2);
-  if (clip.applies != 0)
-    dispatch_accumulator(shard.master_type,
-                         [&](auto element) { adamw_typed<decltype(element)>(scalars, clip.factor, shard); });
+  if (clip.applies != 0 && has_bf16_moments) {
+    TESSERA_CHECK(shard.master_type == quant::DType::fp32, "adamw: moments in bf16 for a master in {}, expected fp32",
+                  name_of(shard.master_type));
+    adamw_typed<float, quant::bfloat16>(scalars, clip.factor, shard);
+  } else if (clip.applies != 0) {
+    dispatch_accumulator(shard.master_type, [&](auto element) {
+      adamw_typed<decltype(element), decltype(element)>(scalars, clip.factor, shard);
+    });
+  }
   if (shard.amax != nullptr) raise_amaxes(shard);
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "tessera/ops/optimizer/adamw_element.h"
@@ -15,7 +16,7 @@ using quant::cuda::warp_greatest;
 
 constexpr int kThreads = 256, kSteps = 4;  // packs per thread; two are loaded together
 // Largest number of shards of a launch. Their arguments are kernel parameters, of which CUDA allows 32,764 bytes.
-constexpr int kShards = 56;
+constexpr int kShards = 48;
 
 struct Shard {
   void *master, *weight;
@@ -24,6 +25,8 @@ struct Shard {
   float* amax;
   std::int64_t amax_elements, amax_offset;
   std::int64_t count;
+  LogicalIndices indices;
+  base::PhiloxKey key;
   bool decays, aligned;
 };
 struct Launch {
@@ -38,14 +41,41 @@ constexpr int pack_of(std::size_t master, std::size_t gradient, std::size_t weig
   return kAccessBytes / static_cast<int>(std::max({master, gradient, weight}));
 }
 
-template <typename A, typename G, typename W>
+template <typename A, typename M, typename G, typename W>
 struct Range {
   A* __restrict__ master;
   W* __restrict__ weight;
   const G* __restrict__ gradient;
-  A* __restrict__ exp_avg, * __restrict__ exp_avg_sq;
+  M* __restrict__ exp_avg, * __restrict__ exp_avg_sq;
   std::int64_t count;
 };
+
+// What the bits of rounded moments depend on.
+struct Rounding {
+  const LogicalIndices& indices;
+  const base::PhiloxKey& key;
+  std::int64_t update;
+};
+
+__device__ __noinline__ std::uint32_t word_of(base::PhiloxKey key, std::int64_t update, std::int64_t index) {
+  return StateBits(key, update).word(index);
+}
+// Writes the words of the four elements of a pack, which begins at element `first` of the shard.
+__device__ __forceinline__ void take_words(const Rounding& rounding, std::int64_t first, std::uint32_t (&words)[4]) {
+  const LogicalIndices& indices = rounding.indices;
+  const std::int64_t index = indices[first];
+  if (index % 4 == 0 && (indices.row == 0 || first % indices.row + 4 <= indices.row)) {
+    const auto q = static_cast<std::uint64_t>(index / 4), u = static_cast<std::uint64_t>(rounding.update);
+    const base::PhiloxCounter all = base::philox({static_cast<std::uint32_t>(q), static_cast<std::uint32_t>(q >> 32),
+                                                  static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(u >> 32)},
+                                                 rounding.key);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) words[k] = all[static_cast<unsigned>(k)];
+    return;
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) words[k] = word_of(rounding.key, rounding.update, indices[first + k]);
+}
 
 // Returns the greater magnitude. NaNs are ignored.
 template <typename A>
@@ -55,14 +85,17 @@ __device__ __forceinline__ void take_magnitude(A& greatest, A value) {
 }
 
 // Returns the greatest magnitude of the updated masters.
-template <bool kWhole, typename A, typename G, typename W>
-__device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const Range<A, G, W>& range,
-                                          std::int64_t start) {
+template <bool kWhole, typename A, typename M, typename G, typename W>
+__device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const Range<A, M, G, W>& range,
+                                          const Rounding& rounding, std::int64_t start) {
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kAtOnce = 2;
+  constexpr bool kIsRounded = !std::is_same_v<A, M>;
+  static_assert(!kIsRounded || N == 4);
   A greatest = 0;
 #pragma unroll 1
   for (int step = 0; step < kSteps; step += kAtOnce) {
-    Pack<A, N> master[kAtOnce], exp_avg[kAtOnce], exp_avg_sq[kAtOnce];
+    Pack<A, N> master[kAtOnce];
+    Pack<M, N> exp_avg[kAtOnce], exp_avg_sq[kAtOnce];
     Pack<G, N> gradient[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -76,6 +109,8 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
     for (int i = 0; i < kAtOnce; ++i) {
       const std::int64_t first = start + (step + i) * kThreads * N;
       A rounded_master[N];
+      std::uint32_t words[4] = {};
+      if constexpr (kIsRounded) take_words(rounding, first, words);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         const AdamWElement<A> next =
@@ -83,8 +118,13 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
         rounded_master[k] = next.master;
         take_magnitude(greatest, next.master);
         master[i].set(k, next.master);
-        exp_avg[i].set(k, next.exp_avg);
-        exp_avg_sq[i].set(k, next.exp_avg_sq);
+        if constexpr (kIsRounded) {
+          exp_avg[i].set(k, round_stochastically(next.exp_avg, words[k % 4]));
+          exp_avg_sq[i].set(k, round_stochastically(next.exp_avg_sq, words[k % 4] >> 16));
+        } else {
+          exp_avg[i].set(k, next.exp_avg);
+          exp_avg_sq[i].set(k, next.exp_avg_sq);
+        }
       }
       store_pack<kWhole>(range.master, first, range.count, master[i]);
       store_pack<kWhole>(range.exp_avg, first, range.count, exp_avg[i]);
@@ -132,7 +172,7 @@ __device__ __noinline__ void raise_amaxes(const Shard& shard, const A* master, s
   }
 }
 
-template <typename A, typename G, typename W>
+template <typename A, typename M, typename G, typename W>
 __global__ void __launch_bounds__(kThreads)
     update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ steps,
                   const Clip* __restrict__ clip) {
@@ -148,20 +188,21 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kTile = kThreads * kSteps * N;
   const std::int64_t begin = std::int64_t{blockIdx.x - launch.first_block[low]} * kTile;
   const TypedScalars<A> scalars(*steps, clip == nullptr ? 1.0 : clip->factor, shard.decays);
-  const Range<A, G, W> range{.master = static_cast<A*>(shard.master),
-                             .weight = static_cast<W*>(shard.weight),
-                             .gradient = static_cast<const G*>(shard.gradient),
-                             .exp_avg = static_cast<A*>(shard.exp_avg),
-                             .exp_avg_sq = static_cast<A*>(shard.exp_avg_sq),
-                             .count = shard.count};
+  const Range<A, M, G, W> range{.master = static_cast<A*>(shard.master),
+                                .weight = static_cast<W*>(shard.weight),
+                                .gradient = static_cast<const G*>(shard.gradient),
+                                .exp_avg = static_cast<M*>(shard.exp_avg),
+                                .exp_avg_sq = static_cast<M*>(shard.exp_avg_sq),
+                                .count = shard.count};
+  const Rounding rounding{.indices = shard.indices, .key = shard.key, .update = steps->number};
   const std::int64_t start = begin + std::int64_t{threadIdx.x} * N;
   A greatest = 0;
   if (!is_update)
     greatest = greatest_master<N>(range.master, start, range.count);
   else if (shard.aligned && begin + kTile <= shard.count)
-    greatest = update_packs<true>(scalars, range, start);
+    greatest = update_packs<true>(scalars, range, rounding, start);
   else
-    greatest = update_packs<false>(scalars, range, start);
+    greatest = update_packs<false>(scalars, range, rounding, start);
   if (shard.amax == nullptr) return;
   std::int64_t matrix = 0;
   if (shard.amax_elements != 0) {
@@ -174,28 +215,28 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct Types {
-  quant::DType master, gradient, weight;
+  quant::DType master, moments, gradient, weight;
   bool operator==(const Types&) const = default;
 };
 // A shard without its own weight can share a launch with any weight type.
-Types types_of(const UpdateShard& b) {
+Types types_of(const UpdateShard& b, bool has_bf16_moments) {
   const bool own = b.weight != nullptr && b.weight != b.master;
-  return {b.master_type, b.gradient_type, own ? b.weight_type : b.master_type};
+  return {b.master_type, has_bf16_moments ? quant::DType::bf16 : b.master_type, b.gradient_type,
+          own ? b.weight_type : b.master_type};
 }
 
 int pack_of(const Types& types) {
   return pack_of(quant::size_of(types.master), quant::size_of(types.gradient), quant::size_of(types.weight));
 }
 
-bool all_aligned(const UpdateShard& b, const void* weight) {
-  const Types types = types_of(b);
-  const auto pack = static_cast<std::size_t>(pack_of(types)), master = pack * quant::size_of(types.master);
-  return is_aligned(b.master, master) && is_aligned(b.planes[0], master) && is_aligned(b.planes[1], master) &&
-         is_aligned(b.gradient, pack * quant::size_of(types.gradient)) &&
+bool all_aligned(const UpdateShard& b, const Types& types, const void* weight) {
+  const auto pack = static_cast<std::size_t>(pack_of(types)), moments = pack * quant::size_of(types.moments);
+  return is_aligned(b.master, pack * quant::size_of(types.master)) && is_aligned(b.planes[0], moments) &&
+         is_aligned(b.planes[1], moments) && is_aligned(b.gradient, pack * quant::size_of(types.gradient)) &&
          is_aligned(weight, pack * quant::size_of(types.weight));
 }
 
-void append(Launch& launch, const UpdateShard& b) {
+void append(Launch& launch, const UpdateShard& b, const Types& types) {
   void* weight = b.weight == b.master ? nullptr : b.weight;
   launch.shards[launch.count] = {.master = b.master,
                                  .weight = weight,
@@ -206,32 +247,47 @@ void append(Launch& launch, const UpdateShard& b) {
                                  .amax_elements = b.amax_elements,
                                  .amax_offset = b.amax_offset,
                                  .count = b.count,
+                                 .indices = b.indices,
+                                 .key = b.rounding_key,
                                  .decays = b.decays,
-                                 .aligned = all_aligned(b, weight)};
+                                 .aligned = all_aligned(b, types, weight)};
   launch.first_block[launch.count++] = launch.blocks;
-  launch.blocks += blocks_for(b.count, kThreads * kSteps * pack_of(types_of(b)));
+  launch.blocks += blocks_for(b.count, kThreads * kSteps * pack_of(types));
 }
 
 void run(const Launch& launch, const Types& types, const StepScalars* scalars, const Clip* clip,
          base::CudaStream stream) {
-  dispatch_accumulator(types.master, [&](auto master) {
+  const auto run_with = [&](auto master, auto moments) {
     dispatch_floating(types.gradient, [&](auto gradient) {
       dispatch_floating(types.weight, [&](auto weight) {
-        update_shards<decltype(master), decltype(gradient), decltype(weight)>
-            <<<launch.blocks, kThreads, 0, stream>>>(launch, scalars, clip);
+        // Words of random bits are made for the four elements of a pack, which types of 8 bytes do not have.
+        constexpr bool kIsRounded = !std::is_same_v<decltype(master), decltype(moments)>;
+        if constexpr (kIsRounded && pack_of(sizeof master, sizeof gradient, sizeof weight) != 4)
+          base::fail("adamw: expected gradients and weights in bf16 or fp32 beside moments in bf16");
+        else
+          update_shards<decltype(master), decltype(moments), decltype(gradient), decltype(weight)>
+              <<<launch.blocks, kThreads, 0, stream>>>(launch, scalars, clip);
       });
     });
-  });
+  };
+  if (types.moments != types.master)
+    run_with(float{}, quant::bfloat16{});
+  else
+    dispatch_accumulator(types.master, [&](auto master) { run_with(master, master); });
   check_launch("adamw");
 }
 
 }  // namespace
 
-void adamw(std::span<const UpdateShard> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream) {
+void adamw(std::span<const UpdateShard> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream,
+           bool has_bf16_moments) {
   std::vector<Types> kinds;
   for (const UpdateShard& shard : shards) {
     check_shard(shard, 2);
-    if (std::ranges::find(kinds, types_of(shard)) == kinds.end()) kinds.push_back(types_of(shard));
+    if (has_bf16_moments && shard.master_type != quant::DType::fp32)
+      base::fail("adamw: expected masters in fp32 for moments in bf16");
+    const Types types = types_of(shard, has_bf16_moments);
+    if (std::find(kinds.begin(), kinds.end(), types) == kinds.end()) kinds.push_back(types);
   }
   for (const Types& types : kinds) {
     Launch launch;
@@ -241,9 +297,9 @@ void adamw(std::span<const UpdateShard> shards, const StepScalars* scalars, cons
       launch.blocks = 0;
     };
     for (const UpdateShard& shard : shards) {
-      if (shard.count == 0 || types_of(shard) != types) continue;
+      if (shard.count == 0 || types_of(shard, has_bf16_moments) != types) continue;
       if (launch.count == kShards) flush();
-      append(launch, shard);
+      append(launch, shard, types);
     }
     flush();
   }

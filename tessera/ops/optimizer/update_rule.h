@@ -11,6 +11,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/ops/optimizer/clip.h"
+#include "tessera/ops/optimizer/state_rounding.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -43,13 +44,16 @@ struct UpdateShard {
   // element in its matrix. Then *amax belongs to this matrix, the amaxes of the next matrices follow, and each amax is
   // raised by the elements of its own matrix. 0: the shard is part of one matrix.
   std::int64_t amax_elements = 0, amax_offset = 0;
+  // For rules that round their state: the logical positions of the elements, and the key of the parameter's bits.
+  LogicalIndices indices;
+  base::PhiloxKey rounding_key{};
 };
 // Throws Error if the master, the gradient or one of the first `planes` planes is null, or if the members do not fit
 // each other.
 void check_shard(const UpdateShard& shard, std::size_t planes);
 
 // Immutable. Any thread may call the functions. The results of an element do not depend on other elements, on its
-// position or on the sharding. The CPU and CUDA give the same bits.
+// position in memory or on the sharding. The CPU and CUDA give the same bits.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;

@@ -46,6 +46,8 @@ template <>
 inline constexpr auto kWords<GemmKernels> =
     std::array{Word{GemmKernels::automatic, "auto"}, Word{GemmKernels::native, "native"}};
 template <>
+inline constexpr auto kWords<Moments> = std::array{Word{Moments::fp32, "fp32"}, Word{Moments::bf16, "bf16"}};
+template <>
 inline constexpr auto kWords<RecomputeSetting> =
     std::array{Word{RecomputeSetting::none, "none"}, Word{RecomputeSetting::selective, "selective"},
                Word{RecomputeSetting::full, "full"}, Word{RecomputeSetting::automatic, "auto"}};

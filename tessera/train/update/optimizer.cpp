@@ -25,8 +25,8 @@ std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runti
       order, [&](schedule::ParameterId id) { return runtime.parameter(id).storage.shape.elements(); });
 }
 
-Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule)
-    : runtime_(runtime), rule_(std::move(rule)), cast_(runtime) {
+Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule, std::uint64_t seed)
+    : runtime_(runtime), rule_(std::move(rule)), seed_(seed), cast_(runtime) {
   const base::Device device = runtime.parallel().device;
   for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
@@ -68,6 +68,38 @@ ops::UpdateShard Optimizer::shard_of(schedule::ParameterId id) {
   return shard;
 }
 
+void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& whole,
+                             std::vector<ops::UpdateShard>& shards) const {
+  const shard::ShardedParameter& parameter = runtime_.parameter(id);
+  const std::vector<ops::StatePlane> planes = rule_->planes(parameter.types.accumulator);
+  const bool is_rounded = std::ranges::any_of(
+      planes, [&](const ops::StatePlane& plane) { return plane.type != parameter.types.accumulator; });
+  if (!is_rounded) return shards.push_back(whole);
+  const std::int64_t logical_cols = layout::matrix_shape(parameter.spec.dims).cols;
+  const auto at = [](void* data, std::int64_t offset, quant::DType type) -> void* {
+    return data == nullptr ? nullptr : static_cast<std::byte*>(data) + shard::bytes_of(offset, type);
+  };
+  for (const layout::Piece& piece : parameter.local_state.pieces) {
+    TESSERA_CHECK(piece.stride == piece.box.cols || piece.box.rows == 1, "'{}': the rows of its state are not dense",
+                  parameter.spec.name);
+    ops::UpdateShard part = whole;
+    part.count = piece.box.elements();
+    part.master = at(whole.master, piece.offset, whole.master_type);
+    part.weight = at(whole.weight, piece.offset, whole.weight_type);
+    part.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type);
+    for (std::size_t i = 0; i < planes.size(); ++i) part.planes[i] = at(whole.planes[i], piece.offset, planes[i].type);
+    if (whole.amax != nullptr && whole.amax_elements > 0) {
+      const std::int64_t first = whole.amax_offset + piece.offset;
+      part.amax = whole.amax + first / whole.amax_elements;
+      part.amax_offset = first % whole.amax_elements;
+    }
+    part.indices = {.first = piece.box.row * logical_cols + piece.box.col};
+    if (piece.box.cols != logical_cols) part.indices.row = piece.box.cols, part.indices.stride = logical_cols;
+    part.rounding_key = ops::state_rounding_key(seed_, parameter.spec.name);
+    shards.push_back(part);
+  }
+}
+
 void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, const ops::Clip* clip) {
   std::vector<schedule::ParameterId> left;
   for (const schedule::ParameterId id : bucket)
@@ -76,11 +108,13 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, con
   std::vector<ops::UpdateShard> shards;
   auto next = amaxes.begin();
   for (const schedule::ParameterId id : bucket) {
-    shards.push_back(shard_of(id));
-    if (amaxes.empty() || is_fused(runtime_.parameter(id))) continue;
-    shards.back().amax = next->first;
-    shards.back().amax_elements = next->elements;
-    shards.back().amax_offset = next++->offset;
+    ops::UpdateShard shard = shard_of(id);
+    if (!amaxes.empty() && !is_fused(runtime_.parameter(id))) {
+      shard.amax = next->first;
+      shard.amax_elements = next->elements;
+      shard.amax_offset = next++->offset;
+    }
+    append_parts(id, shard, shards);
   }
   rule_->update(shards, scalars_.data(), clip, runtime_.parallel().compute->stream());
   cast_.cast(left, !amaxes.empty());

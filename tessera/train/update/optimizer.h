@@ -18,8 +18,8 @@ std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runti
 
 class Optimizer {
  public:
-  // The rule's state starts at zero.
-  Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule);
+  // The rule's state starts at zero. `seed` is that of the random bits with which a rule rounds its state.
+  Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule, std::uint64_t seed);
 
   // Calls visit(plane, buffer) for each state plane of a parameter: the ops::StatePlane, and the base::Buffer with this
   // rank's numbers in the state layout. A frozen parameter has no planes.
@@ -55,11 +55,15 @@ class Optimizer {
 
  private:
   ops::UpdateShard shard_of(schedule::ParameterId id);
+  // Appends the parts of a shard whose logical positions LogicalIndices can describe.
+  void append_parts(schedule::ParameterId id, const ops::UpdateShard& whole,
+                    std::vector<ops::UpdateShard>& shards) const;
   // Updates a bucket, casts the weights that the update did not write, and publishes the bucket.
   void update_bucket(std::span<const schedule::ParameterId> bucket, const ops::Clip* clip);
 
   runtime::Runtime& runtime_;
   std::shared_ptr<const ops::UpdateRule> rule_;
+  std::uint64_t seed_;
   WeightCast cast_;
   std::vector<std::vector<base::Buffer>> state_;  // by parameter id and plane; no planes for a frozen parameter
   std::int64_t updates_ = 0;                      // number of updates that the host has confirmed as applied
