@@ -128,7 +128,7 @@ double longest_path(const schedule::Trace& trace, const schedule::Schedule& sche
     program += costs.segment_seconds[i];
     const Event& event = trace[i];
     const int unit = event.kind == EventKind::consume ? gathered[static_cast<std::size_t>(event.parameter)] : -1;
-    if (unit >= 0 && !arrived[static_cast<std::size_t>(unit)]) {
+    if (unit >= 0 && !schedule.stays_in_place(unit) && !arrived[static_cast<std::size_t>(unit)]) {
       const auto u = static_cast<std::size_t>(unit);
       arrived[u] = true;
       program = std::max(

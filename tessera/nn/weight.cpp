@@ -1,5 +1,6 @@
 #include "tessera/nn/weight.h"
 
+#include "tessera/base/error.h"
 #include "tessera/nn/collectives.h"
 #include "tessera/ops/aten_types.h"
 
@@ -17,6 +18,7 @@ at::Tensor shaped(const Context& context, void* data, quant::DType type, const W
 ConsumedWeight::ConsumedWeight(const PassState& pass, const Weight& weight) : pass_(pass), weight_(weight) {
   const runtime::WeightView view = pass.context.program.consume(weight.id, pass.id);
   encoded_ = view.encoded;
+  columnwise_ = view.columnwise;
   encoding_ = view.encoding;
   if (encoded_) return;
   (view.is_decoded ? decoded_ : tensor_) =
@@ -32,7 +34,12 @@ at::Tensor ConsumedWeight::whole(std::int64_t matrices) const {
 ops::Operand ConsumedWeight::operand(ops::Sides side) const {
   const at::Device device = ops::to_device(pass_.context.program.device());
   if (decoded_.defined()) return ops::decoded_weight(decoded_, encoding_, side, whole(1));
-  if (encoded_) return ops::borrowed_weight(*encoded_, {weight_.rows, weight_.cols}, encoding_, side, device);
+  const quant::Extent extent{.rows = weight_.rows, .cols = weight_.cols};
+  if (encoded_ && side == ops::Sides::rows) return ops::borrowed_weight(*encoded_, extent, encoding_, device);
+  if (encoded_) {
+    TESSERA_CHECK(columnwise_, "a weight's operand by columns is read outside of a backward pass");
+    return ops::borrowed_columns(*columnwise_, extent, encoding_, device);
+  }
   const quant::Encoding encoding = quant::weight_encoding(weight_.product);
   if (!ops::needs_whole(encoding)) return ops::weight_operand(tensor_, weight_.product, side, {});
   at::Tensor amax = ops::amax_of(tensor_);

@@ -34,8 +34,9 @@ class ConsumedWeight {
   // Returns a view of the weight's values, which is valid until the destructor runs. The tensor is undefined if the
   // products read the weight in its stored format, or its decoded values.
   const at::Tensor& tensor() const { return tensor_; }
-  // Returns the weight in the format of its products, by rows or by columns. The operand is valid until the destructor
-  // runs. The call may be collective over tp, to reduce the amax of the logical weight.
+  // Returns the weight in the format of its products, by rows or by columns. A weight that is stored in this format has
+  // its operand by columns only in backward passes. The operand is valid until the destructor runs. The call may be
+  // collective over tp, to reduce the amax of the logical weight.
   ops::Operand operand(ops::Sides side) const;
   // Returns the matrices of a stack for `kernel`, by rows or by columns, which are valid until the destructor runs.
   // Returns nullopt if the products quantize the weight's values.
@@ -49,7 +50,7 @@ class ConsumedWeight {
 
   PassState pass_;
   const Weight& weight_;
-  std::optional<quant::Quantized> encoded_;
+  std::optional<quant::Quantized> encoded_, columnwise_;
   quant::Encoding encoding_;                     // encoding of encoded_ and decoded_
   int exceptions_ = std::uncaught_exceptions();  // number of exceptions in flight when this object was made
   at::Tensor tensor_;

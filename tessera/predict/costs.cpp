@@ -301,6 +301,12 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     schedule::Costs& costs) {
   set_transfer_costs(input, trace, parameters, schedule, costs);
   const Operators operators(input);
+  costs.copy_seconds.clear();
+  for (const schedule::Unit& unit : schedule.gather_units) {
+    std::int64_t bytes = 0;
+    for (const ParameterId id : unit) bytes += parameters[static_cast<std::size_t>(id)].size.columnwise;
+    costs.copy_seconds.push_back(bytes == 0 ? 0 : operators.seconds(ops::memory_work("transpose", 2 * bytes)));
+  }
   std::vector<int> adding;  // by domain
   for (std::size_t domain = 0; domain < input.layout.domains.size(); ++domain)
     adding.push_back(domain_ranks(input.layout, static_cast<int>(domain)).adding);

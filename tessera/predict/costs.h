@@ -47,7 +47,8 @@ void raise(StepCosts& costs, const StepCosts& other);
 void set_transfer_costs(const CostInput& input, const schedule::Trace& trace,
                         const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                         schedule::Costs& costs);
-// Like set_transfer_costs, but the duration of a reduction also includes the time to add the gradients.
+// Like set_transfer_costs, but the duration of a reduction also includes the time to add the gradients. Also writes the
+// durations of the schedule's columnwise copies.
 void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs);

@@ -46,7 +46,6 @@ struct CudaTable {
   void (*scale_of_amax)(const Encoding& encoding, const float* amax, float* multiplier, float* inverse,
                         base::CudaStream stream) = nullptr;
   void (*update_multipliers)(const DelayedScaling& scaling, base::CudaStream stream) = nullptr;
-  // Uses two launches: the first transposes the codes of all weights, the second transposes their scales.
   void (*create_columnwise)(std::span<const Transposition> weights, base::CudaStream stream) = nullptr;
   // Compute the same bytes as pad_scales and swizzle_scales of swizzle.h.
   void (*pad_scales)(const std::uint8_t* scales, Extent matrix, const Encoding& encoding, std::uint8_t* padded,

@@ -52,6 +52,8 @@ class Kernels {
   // Like dequantize, with decode of decoded.h.
   virtual void decode(const Quantized& source, Extent matrix, const Encoding& encoding, bfloat16* target,
                       std::int64_t matrices = 1) const = 0;
+  // Calls transpose of quantize.h for each weight. On a CUDA device, one launch transposes all weights.
+  virtual void create_columnwise(std::span<const Transposition> weights) const = 0;
   virtual void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const = 0;
   // Adds values to *sum as add of exact_sum.h does. *sum is normalised before and after the call.
   virtual void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const = 0;

@@ -116,6 +116,9 @@ class HostKernels final : public Kernels {
     for (std::int64_t number = 0; number < matrices; ++number)
       quant::decode(matrix_of(source, number, matrix, encoding), matrix, encoding, target + number * matrix.elements());
   }
+  void create_columnwise(std::span<const Transposition> weights) const override {
+    for (const Transposition& weight : weights) transpose(weight);
+  }
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override {
     quant::ordered_extreme(out, parts, type, count, maximum);
   }

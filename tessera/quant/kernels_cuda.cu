@@ -234,6 +234,10 @@ class CudaKernels final : public Kernels {
     cuda::dequantize({&stack, 1}, stream_);
   }
   void ordered_sum_integers(void* out, Parts parts, DType type, std::int64_t count) const override;
+  void create_columnwise(std::span<const Transposition> weights) const override {
+    const base::DeviceGuard guard(device_);
+    cuda::create_columnwise(weights, stream_);
+  }
   void ordered_extreme(void* out, Parts parts, DType type, std::int64_t count, bool maximum) const override;
   void add_exactly(const double* values, std::int64_t count, ExactSum* sum) const override {
     const base::DeviceGuard guard(device_);

@@ -34,12 +34,29 @@ void OnDemand::gather(ParameterEntry& entry, schedule::ParameterId id) {
   ++step_.statistics.demand_gathers;
 }
 
-// Returns the buffer to the pool. The next user of the buffer may write to it immediately.
+void OnDemand::copy_columnwise(ParameterEntry& entry, schedule::ParameterId id) {
+  base::Buffer copy = step_.pool.take(entry.materializer.columnwise_bytes());
+  const quant::Transposition work =
+      entry.materializer.columnwise_copy(entry.parameter, const_cast<std::byte*>(entry.view()), copy.data());
+  step_.measure.copied(id, [&] { step_.parallel.kernels().create_columnwise({&work, 1}); });
+  entry.hold_columnwise(std::move(copy));
+  ++step_.statistics.columnwise_copies;
+}
+
 void OnDemand::release(ParameterEntry& entry) {
-  base::Buffer weight = entry.take_weight();
-  if (weight.size() == 0) return;
+  return_buffer(entry.take_weight());
+}
+
+void OnDemand::release_columnwise(ParameterEntry& entry) {
+  return_buffer(entry.take_columnwise());
+}
+
+// Returns a buffer to the pool, after the work of compute that reads it. The next user of the buffer may write to it
+// immediately.
+void OnDemand::return_buffer(base::Buffer buffer) {
+  if (buffer.size() == 0) return;
   step_.parallel.compute->synchronize();
-  step_.pool.return_buffer(std::move(weight));
+  step_.pool.return_buffer(std::move(buffer));
 }
 
 void OnDemand::stage(ParameterEntry& entry) {

@@ -25,6 +25,11 @@ void ParameterEntry::hold_weight(base::Buffer weight) {
   view_ = demand_weight_.data();
 }
 
+void ParameterEntry::hold_columnwise(base::Buffer copy) {
+  demand_columnwise_ = std::move(copy);
+  columnwise_ = demand_columnwise_.data();
+}
+
 void ParameterEntry::hold_staging(base::Buffer staging) {
   demand_staging_ = std::move(staging);
   staging_ = demand_staging_.data();

@@ -3,6 +3,7 @@
 //
 // The functions are called in this order:
 //   gathered weight   set_gathered (by Replay) or hold_weight (by OnDemand), then consumed and released for each use
+//   columnwise copy   set_columnwise or hold_columnwise, then columnwise_consumed and columnwise_released
 //   gradient          in each microbatch: stage, produced, take_gradient (the reduction is then issued) or written
 //                     once a step, after the last reduction: sum_replicas
 #pragma once
@@ -53,6 +54,20 @@ class ParameterEntry {
   void hold_weight(base::Buffer weight);
   base::Buffer take_weight() { return std::exchange(demand_weight_, {}); }
 
+  // The columnwise copy of the weight (quant/formats/columnwise.h). RunningProgram counts its users. Replay or OnDemand
+  // sets its address.
+  bool has_columnwise() const { return materializer.columnwise_bytes() > 0; }
+  bool is_columnwise_consumed() const { return columnwise_users_ > 0; }
+  quant::Quantized columnwise() const { return materializer.columnwise_at(parameter, columnwise_); }
+  void set_columnwise(std::byte* copy) { columnwise_ = copy; }
+  void columnwise_consumed() { ++columnwise_users_; }
+  // Only while is_columnwise_consumed() is true. Returns whether the last user has released the copy.
+  bool columnwise_released() { return --columnwise_users_ == 0; }
+  // hold_columnwise stores the buffer of a copy that OnDemand made. take_columnwise returns this buffer, or an empty
+  // buffer if OnDemand did not make the copy.
+  void hold_columnwise(base::Buffer copy);
+  base::Buffer take_columnwise() { return std::exchange(demand_columnwise_, {}); }
+
   // The gradient of the current microbatch. Returns the staging of the gradient. Returns null if grad_buffer was not
   // called yet or the reduction is already issued.
   std::byte* staging() const { return staging_; }
@@ -74,7 +89,10 @@ class ParameterEntry {
   void sum_replicas() { replicas_summed_ = true; }
 
  private:
-  int users_ = 0;  // consume events without a release event
+  int users_ = 0;             // consume events without a release event
+  int columnwise_users_ = 0;  // those of backward passes, if they read a columnwise copy
+  std::byte* columnwise_ = nullptr;
+  base::Buffer demand_columnwise_;
   const std::byte* view_ = nullptr;
   base::Buffer demand_weight_;
   std::byte* staging_ = nullptr;

@@ -159,8 +159,9 @@ WeightView RunningProgram::consume(ParameterId weight, PassId pass) {
   if (plans_.current() && moves) plans_.current()->arrive(entry, id);
   if (!plans_.current() && moves && !entry.is_consumed()) on_demand_.gather(entry, id);
   entry.consumed();
-  end_event();
   WeightView view;
+  if (pass.pass == Pass::backward && entry.has_columnwise()) view.columnwise = consume_columnwise(entry, id);
+  end_event();
   if (is_unpacked(parameter.spec)) {
     view.planes[0] = {entry.view(), parameter.types.model};
     view.is_decoded = unpacked_to(parameter.spec) == shard::Unpacked::decoded;
@@ -180,11 +181,23 @@ WeightView RunningProgram::consume(ParameterId weight, PassId pass) {
   return view;
 }
 
+// Returns the columnwise copy of a consumed weight. Makes the copy if this is its first user.
+quant::Quantized RunningProgram::consume_columnwise(ParameterEntry& entry, ParameterId id) {
+  if (plans_.current())
+    plans_.current()->arrive_columnwise(entry, id);
+  else if (!entry.is_columnwise_consumed())
+    on_demand_.copy_columnwise(entry, id);
+  entry.columnwise_consumed();
+  return entry.columnwise();
+}
+
 void RunningProgram::release(ParameterId weight, PassId pass) {
   const ParameterId id = step_.parameters.read_in(pass.pass, weight);
   ParameterEntry& entry = step_.entry(id);
   TESSERA_CHECK(entry.is_consumed(), "'{}' is released more often than consumed", entry.name());
   begin_event(step_.recorder.weight_event(EventKind::release, pass, id));
+  if (pass.pass == Pass::backward && entry.has_columnwise() && entry.columnwise_released())
+    on_demand_.release_columnwise(entry);
   if (entry.released()) on_demand_.release(entry);
   end_event();
 }

@@ -87,6 +87,7 @@ class RunningProgram final : public Program {
   void publish_one(schedule::ParameterId id, const base::Fence& written);
   void reduce_update(void* data, std::int64_t count, quant::DType type, comm::ReduceOp op,
                      const schedule::Event& event);
+  quant::Quantized consume_columnwise(ParameterEntry& entry, schedule::ParameterId id);
   std::byte* staging_of(ParameterEntry& entry, schedule::ParameterId id, int microbatch);
   bool is_of_weights(const Issued& issued) const;
   comm::Communicator& rows_group(const ParameterEntry& entry);

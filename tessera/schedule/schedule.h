@@ -35,6 +35,9 @@ struct ParameterSize {
   // Bytes of the gathered weight; 0: the weight is not gathered, because the rank can read its shard directly.
   std::int64_t gathered = 0;
   std::int64_t unpacked = 0;  // bytes of the weight after unpacking; 0: the weight is not unpacked
+  // Bytes of the weight's columnwise copy, which backward passes read; 0: they read no copy. A weight with a copy is
+  // not unpacked.
+  std::int64_t columnwise = 0;
   // Bytes of the gradient's staging; 0: the parameter is frozen, or its gradient is written directly to main_grad.
   std::int64_t staging = 0;
   std::int64_t scratch = 0;  // bytes of scratch for the exchange of the gradient, in use until the gradient is summed
@@ -69,6 +72,17 @@ struct Residency {
   bool operator==(const Residency&) const = default;
 };
 
+// The columnwise copies of the weights of a unit: compute makes them from the gathered weights, or from the shards of
+// weights that are not gathered. A copy of a gathered unit lies within one residency.
+struct ColumnwiseCopy {
+  int unit = 0;             // index into gather_units
+  int make = 0;             // index of a consume event of a backward pass; compute makes the copies directly before it
+  int last = 0;             // index of the last release event of a backward pass that reads the copies
+  std::int64_t offset = 0;  // offset in the gather arena, bytes
+
+  bool operator==(const ColumnwiseCopy&) const = default;
+};
+
 // The reduction of a unit's gradients of one microbatch from staging to main_grad.
 struct Reduction {
   int unit = 0;  // index into reduce_units
@@ -95,16 +109,21 @@ struct Schedule {
   std::uint64_t trace_hash = 0;  // hash_trace of the trace for which the schedule was planned
   std::vector<Unit> gather_units, reduce_units;
   std::vector<int> gather_domains, reduce_domains;  // by unit: the domain of its members
-  // By unit: bytes of gathered weights, unpacked weights, staging and scratch. unpacked_bytes is 0 for a unit that is
-  // not unpacked. Either all members of a unit are unpacked, or no member is.
-  std::vector<std::int64_t> gather_bytes, unpacked_bytes, reduce_bytes, scratch_bytes;
+  // By unit: bytes of gathered weights, unpacked weights, columnwise copies, staging and scratch. unpacked_bytes is 0
+  // for a unit that is not unpacked, and columnwise_bytes for a unit without copies. Either all members of a unit are
+  // unpacked, or no member is. The same holds for copies. A unit whose members stay in place has only copies.
+  std::vector<std::int64_t> gather_bytes, unpacked_bytes, columnwise_bytes, reduce_bytes, scratch_bytes;
   std::vector<Residency> residencies;  // in the order of issue
+  std::vector<ColumnwiseCopy> copies;  // in the order of `make`
   std::vector<Reduction> reductions;   // in the order of issue
   std::int64_t gather_arena = 0;       // bytes of the gather arena: the largest end of a residency
   std::int64_t reduce_arena = 0;       // bytes of the reduce arena: the largest end of a reduction's staging
   std::int64_t scratch = 0;            // bytes of the scratch: the maximum of scratch_bytes
 
   bool unpacks(int unit) const { return unpacked_bytes[static_cast<std::size_t>(unit)] > 0; }
+  bool copies_columnwise(int unit) const { return columnwise_bytes[static_cast<std::size_t>(unit)] > 0; }
+  // Returns whether the members of the unit stay in place: they are not gathered and not unpacked.
+  bool stays_in_place(int unit) const { return gather_bytes[static_cast<std::size_t>(unit)] == 0 && !unpacks(unit); }
   int optimizer_events() const { return events - body; }
   int position_of(int index) const { return index < body ? index : index - events; }
   bool operator==(const Schedule&) const = default;

@@ -30,6 +30,9 @@ class Player {
     reductions_.resize(positions);
     finishes_.resize(positions);
     arrivals_.resize(static_cast<std::size_t>(schedule.body));
+    copies_.resize(static_cast<std::size_t>(schedule.body));
+    for (int i = 0; i < static_cast<int>(schedule.copies.size()); ++i)
+      copies_[static_cast<std::size_t>(schedule.copies[static_cast<std::size_t>(i)].make)].push_back(i);
     for (int i = 0; i < static_cast<int>(schedule.residencies.size()); ++i) {
       gathers_[slot(residency(i).issue)].push_back(i);
       arrivals_[static_cast<std::size_t>(residency(i).wait)].push_back(i);
@@ -37,8 +40,9 @@ class Player {
     for (const Event& event : trace)
       published_.resize(std::max(published_.size(), static_cast<std::size_t>(event.parameter + 1)));
     moves_.resize(published_.size());
-    for (const Unit& unit : schedule.gather_units)
-      for (const ParameterId id : unit) moves_[static_cast<std::size_t>(id)] = true;
+    for (int unit = 0; unit < static_cast<int>(schedule.gather_units.size()); ++unit)
+      for (const ParameterId id : schedule.gather_units[static_cast<std::size_t>(unit)])
+        moves_[static_cast<std::size_t>(id)] = !schedule.stays_in_place(unit);
     for (int i = 0; i < static_cast<int>(schedule.reductions.size()); ++i) {
       reductions_[slot(reduction(i).issue)].push_back(i);
       finishes_[slot(reduction(i).finish)].push_back(i);
@@ -131,6 +135,8 @@ class Player {
     if (event.kind == EventKind::publish) publish(index, prediction.spans);
     if (reads_rows(event) || (event.kind == EventKind::consume && !moves_[static_cast<std::size_t>(event.parameter)]))
       wait(published_[static_cast<std::size_t>(event.parameter)], prediction.gather_exposed_seconds, &waited);
+    if (position >= 0)
+      for (const int i : copies_[static_cast<std::size_t>(index)]) make_copy(i, prediction);
     const std::size_t at = slot(position);
     passed_[at] = compute_;
     for (const int i : reductions_[at]) reduce(i, prediction.spans);
@@ -141,6 +147,14 @@ class Player {
     // The program issues a collective at its event. At an event, compute first does all other work and then waits for
     // the collectives that the program needs.
     wait(collectives_.happened(index, compute_), prediction.comm_exposed_seconds, &waited);
+  }
+
+  void make_copy(int i, Prediction& prediction) {
+    const double seconds = value(costs_.copy_seconds, schedule_.copies[static_cast<std::size_t>(i)].unit);
+    if (seconds == 0) return;
+    prediction.spans.push_back({std::nullopt, i, compute_ - begin_, compute_ + seconds - begin_, /*is_copy=*/true});
+    compute_ += seconds;
+    prediction.compute_seconds += seconds;
   }
 
   // A hop of a unit or of a published weight.
@@ -206,7 +220,7 @@ class Player {
   std::vector<bool> moves_;        // index: parameter; whether the parameter is gathered
   std::vector<double> published_;  // index: parameter; time at which its newest version is written
   std::vector<std::vector<int>> gathers_, reductions_, finishes_;  // index: slot
-  std::vector<std::vector<int>> arrivals_;                         // index: event
+  std::vector<std::vector<int>> arrivals_, copies_;                // index: event
   std::vector<double> passed_;  // index: slot; time at which compute last passed the slot
   std::vector<double> arrived_, summed_;
   std::vector<double> summed_replicas_;
@@ -255,7 +269,8 @@ class OnDemandPlayer {
         schedule_(schedule),
         costs_(costs),
         collectives_(costs, schedule.events),
-        users_(schedule.gather_units.size(), 0) {
+        users_(schedule.gather_units.size(), 0),
+        copy_users_(schedule.gather_units.size(), 0) {
     for (const Event& event : trace)
       unit_of_.resize(std::max(unit_of_.size(), static_cast<std::size_t>(event.parameter + 1)), -1);
     for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
@@ -297,9 +312,12 @@ class OnDemandPlayer {
     const double segment = value(costs_.segment_seconds, index);
     now_ += segment;
     prediction.compute_seconds += segment;
-    if (event.kind == EventKind::consume) consume(event, prediction.gather_exposed_seconds);
+    if (event.kind == EventKind::consume) consume(event, prediction);
     if (event.kind == EventKind::release)
-      if (const int unit = unit_of(event); unit >= 0) --users_[static_cast<std::size_t>(unit)];
+      if (const int unit = unit_of(event); unit >= 0) {
+        --users_[static_cast<std::size_t>(unit)];
+        if (event.pass == Pass::backward) --copy_users_[static_cast<std::size_t>(unit)];
+      }
     if (event.kind == EventKind::publish) {
       const double seconds = value(costs_.seconds[Transfer::publish], index);
       if (seconds > 0) replicas_ = std::max(replicas_, now_) + seconds;
@@ -311,13 +329,19 @@ class OnDemandPlayer {
     spend(collectives_.happened(index, now_) - now_, prediction.comm_exposed_seconds);
   }
 
-  void consume(const Event& event, double& exposed) {
+  void consume(const Event& event, Prediction& prediction) {
     const int unit = unit_of(event);
-    if (unit >= 0 && users_[static_cast<std::size_t>(unit)]++ > 0) return;
-    spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_), exposed);
-    if (unit >= 0)
-      spend(value(costs_.seconds[Transfer::gather], unit) + value(costs_.seconds[Transfer::gather_compute], unit),
-            exposed);
+    double& exposed = prediction.gather_exposed_seconds;
+    if (unit < 0 || users_[static_cast<std::size_t>(unit)]++ == 0) {
+      spend(std::max(0.0, published_[static_cast<std::size_t>(event.parameter)] - now_), exposed);
+      if (unit >= 0)
+        spend(value(costs_.seconds[Transfer::gather], unit) + value(costs_.seconds[Transfer::gather_compute], unit),
+              exposed);
+    }
+    if (unit < 0 || event.pass != Pass::backward || copy_users_[static_cast<std::size_t>(unit)]++ > 0) return;
+    const double seconds = value(costs_.copy_seconds, unit);
+    now_ += seconds;
+    prediction.compute_seconds += seconds;
   }
 
   void reduce(int microbatch, Prediction& prediction) {
@@ -333,8 +357,9 @@ class OnDemandPlayer {
   const Schedule& schedule_;
   const Costs& costs_;
   CollectivesInTime collectives_;
-  // Index of unit_of_: parameter; index of users_: unit; value: uses that are not released yet.
-  std::vector<int> unit_of_, users_;
+  // Index of unit_of_: parameter. Index of the others: unit; value: uses that are not released yet. For copy_users_,
+  // only uses of backward passes count.
+  std::vector<int> unit_of_, users_, copy_users_;
   std::vector<double> published_;                          // index: parameter
   std::vector<std::vector<const Reduction*>> reductions_;  // index: microbatch
   double now_ = 0, replicas_ = 0;

@@ -17,6 +17,7 @@ using Lanes = mesh::ByTransfer<int>;
 struct Costs {
   std::vector<double> segment_seconds;  // by event: compute time before the event
   std::vector<double> comm_seconds;     // by event: time of the program's collective; collectives run one at a time
+  std::vector<double> copy_seconds;     // by gather unit: time in which compute makes the columnwise copies of the unit
   // By event of a collective: the last event before compute waits for the collective. A missing entry means the event
   // of the collective.
   std::vector<int> comm_waits;
@@ -31,16 +32,18 @@ struct Costs {
 };
 
 // An interval in which compute or a hop's lane is busy. `index` is the index of an event for compute and publish
-// events, of a residency for gather and gather_compute, and of a reduction for the other hops.
+// events, of a columnwise copy for compute that makes it, of a residency for gather and gather_compute, and of a
+// reduction for the other hops.
 struct Span {
   std::optional<mesh::Transfer> hop;  // nullopt: compute
   int index = 0;
   double begin = 0, end = 0;  // seconds since the beginning of the step; negative for prefetches before the step
+  bool is_copy = false;       // whether compute makes a columnwise copy
 };
 
 struct Prediction {
   double step_seconds = 0;
-  double compute_seconds = 0;  // sum of the segments' times
+  double compute_seconds = 0;  // sum of the times of segments and of columnwise copies
   // Times that compute waits for gathers, for reductions, and for the program's collectives.
   double gather_exposed_seconds = 0, reduce_exposed_seconds = 0, comm_exposed_seconds = 0;
   std::vector<Span> spans;    // spans of one step in the steady state, in order of time within each lane

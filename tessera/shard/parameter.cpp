@@ -19,6 +19,10 @@ Unpacked unpacked_to(const ParameterSpec& spec) {
   return is_decoded ? Unpacked::decoded : Unpacked::nothing;
 }
 
+bool reads_columnwise(const ParameterSpec& spec) {
+  return spec.encoding && !is_unpacked(spec) && (spec.is_backward_weight || !spec.backward);
+}
+
 bool is_quantized_at_use(const ParameterSpec& spec) {
   if (spec.product == quant::Format::bf16) return false;
   if (!spec.encoding || unpacked_to(spec) == Unpacked::values) return true;

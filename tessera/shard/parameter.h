@@ -111,6 +111,9 @@ Unpacked unpacked_to(const ParameterSpec& spec);
 inline bool is_unpacked(const ParameterSpec& spec) {
   return unpacked_to(spec) != Unpacked::nothing;
 }
+// Returns whether backward passes read a columnwise copy of the weight (quant/formats/columnwise.h): products read its
+// codes, and they are native.
+bool reads_columnwise(const ParameterSpec& spec);
 // Returns whether each product quantizes a weight that the product reads in another format. The product may be one of
 // a forward or of a backward pass.
 bool is_quantized_at_use(const ParameterSpec& spec);

@@ -9,6 +9,8 @@
 #include "tessera/base/memory/buffer.h"
 #include "tessera/comm/packing.h"
 #include "tessera/layout/redistribute.h"
+#include "tessera/quant/formats/columnwise.h"
+#include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/rows/rows.h"
 #include "tessera/shard/ways/reduction_tree.h"
@@ -109,7 +111,7 @@ class Scratch {
 };
 
 // Sets the buffer sizes of a gather, as maximums over the ranks of a replica: `gathered` for the planes, including
-// those between two hops, and `unpacked` for the unpacked weight.
+// those between two hops, `unpacked` for the unpacked weight, and `columnwise` for its columnwise copy.
 void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                         const Cuts& cuts, schedule::ParameterSize& size) {
   std::vector<PlaneSpec> planes = planes_of(spec, types);
@@ -122,6 +124,11 @@ void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
     if (is_unpacked(spec))
       size.unpacked = std::max(
           size.unpacked, base::align_up(bytes_of(layouts.group(place.part).compute.ranks[rank].size, types.model)));
+    if (reads_columnwise(spec))
+      size.columnwise = std::max(
+          size.columnwise, base::align_up(quant::columnwise_layout(
+                                              *spec.encoding, extent_of(layouts.group(place.part).compute.ranks[rank]))
+                                              .bytes()));
     std::int64_t gathered = 0;
     for (std::size_t p = 0; p < planes.size(); ++p) {
       const GroupLayouts group = plane_of[p].group(place.part);

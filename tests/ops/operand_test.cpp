@@ -15,6 +15,9 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/swiglu/swiglu_operand.h"
+#include "tessera/ops/tensor.h"
+#include "tessera/quant/cuda_table.h"
+#include "tessera/quant/formats/columnwise.h"
 #include "tessera/quant/formats/decoded.h"
 #include "tests/ops/values.h"
 
@@ -88,13 +91,31 @@ WholeScale scale_for(const at::Tensor& matrix, const Encoding& encoding) {
   return needs_whole(encoding) ? whole_scale(encoding, amax_of(matrix)) : WholeScale();
 }
 
-// Returns the operand of a stored weight. Decoded products read the weight's decoded values.
-Operand stored_operand(const quant::Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
-                       const at::TensorOptions& bf16, const at::Tensor& amax) {
-  if (!is_decoded(encoding)) return borrowed_weight(planes, extent, encoding, side, bf16.device());
+// The operand of a stored weight, and the memory of its columnwise copy.
+struct StoredOperand {
+  Operand operand;
+  at::Tensor copy = {};
+};
+
+// Returns the operand of a weight whose planes are memory of the host for decoded products, and of the device for
+// others. Decoded products read the weight's decoded values.
+StoredOperand stored_operand(const quant::Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
+                             const at::TensorOptions& bf16, const at::Tensor& amax) {
+  const at::Device device = bf16.device();
+  if (!is_decoded(encoding) && side == Sides::rows) return {borrowed_weight(planes, extent, encoding, device)};
+  if (!is_decoded(encoding)) {
+    at::Tensor copy = at::empty({quant::columnwise_layout(encoding, extent).bytes()}, bf16.dtype(at::kByte));
+    const quant::Transposition work =
+        quant::columnwise_copy(planes, extent, encoding, static_cast<std::byte*>(copy.mutable_data_ptr()));
+    if (device.is_cpu())
+      transpose(work);
+    else
+      quant::require_cuda("tests").create_columnwise({&work, 1}, stream_of(copy));
+    return {borrowed_columns(work.target, extent, encoding, device), std::move(copy)};
+  }
   const at::Tensor values = at::empty({extent.rows, extent.cols}, bf16.device(at::kCPU));
   decode(planes, extent, encoding, static_cast<quant::bfloat16*>(values.mutable_data_ptr()));
-  return decoded_weight(values.to(bf16), encoding, side, needs_whole(encoding) ? amax.to(bf16.device()) : at::Tensor());
+  return {decoded_weight(values.to(bf16), encoding, side, needs_whole(encoding) ? amax.to(device) : at::Tensor())};
 }
 
 // Parts of very different magnitudes, so that a wrong scale is visible.
@@ -196,7 +217,7 @@ TEST_P(OperandTest, AStoredWeightGivesTheSameOperandAsABf16Weight) {
       for (const Sides side : {Sides::rows, Sides::columns}) {
         const at::Tensor& x = side == Sides::rows ? other_rows : other_columns;
         const Operands left = quantize(x, of_x, Sides::rows, scale_for(x, of_x));
-        EXPECT_TRUE(same_bits(multiply(left.rows, stored_operand(planes, extent, encoding, side, bf16(), amax)),
+        EXPECT_TRUE(same_bits(multiply(left.rows, stored_operand(planes, extent, encoding, side, bf16(), amax).operand),
                               multiply(left.rows, weight_operand(w, format, side, scale_for(w, encoding)))))
             << name_of(format) << " " << rows << " x " << cols;
       }
@@ -212,9 +233,9 @@ TEST(OperandOfTiles, FitsOnlyTheSideAlongWhichTilesExtend) {
               ThrowsMessage<Error>(HasSubstr("tiles of 32 x 1")));
   EXPECT_THAT(
       [&] {
-        borrowed_weight({}, {32, 32}, weight_encoding(Format::nvfp4), Sides::rows, at::kCPU);
+        borrowed_weight({}, {32, 32}, weight_encoding(Format::nvfp4), at::kCPU);
       },
-      ThrowsMessage<Error>(HasSubstr("expected squares with fp32 scales")));
+      ThrowsMessage<Error>(HasSubstr("expected squares")));
 }
 
 TEST_P(OperandTest, StoredColumnsEqualTheColumnsOfABf16Weight) {
@@ -227,7 +248,7 @@ TEST_P(OperandTest, StoredColumnsEqualTheColumnsOfABf16Weight) {
     const quant::Quantized planes{codes.data(), scales.data(), nullptr};
     quantize({host.const_data_ptr(), quant::DType::bf16}, extent, encoding, planes);
     const Operand left = quantize(x, input_encoding(Format::mxfp8), Sides::rows, {}).rows;
-    EXPECT_TRUE(same_bits(multiply(left, stored_operand(planes, extent, encoding, Sides::columns, bf16(), {})),
+    EXPECT_TRUE(same_bits(multiply(left, stored_operand(planes, extent, encoding, Sides::columns, bf16(), {}).operand),
                           multiply(left, weight_operand(w, Format::mxfp8, Sides::columns, {}))))
         << rows << " x " << cols;
   }

@@ -41,10 +41,14 @@ struct Stack {
     for (std::int64_t number = 0; number < count; ++number) result.add(quantized_alone(number));
     return result;
   }
-  // Returns memory for the transposed matrices. `padded`: extent of the codes of one of them.
-  StoredStack transposed_room(Extent padded) const {
+  // Returns memory for the transposed matrices. `padded`: extent of the codes of one of them. scale_cols: number of
+  // scales in a row of its scales; 0: no padding.
+  StoredStack transposed_room(Extent padded, std::int64_t scale_cols = 0) const {
     Stored one = room_for(flipped(encoding), flip(matrix));
     one.data.assign(static_cast<std::size_t>(data_bytes(encoding.element, padded.elements())), 0xA5);
+    const Extent tiles = scale_extent(encoding, matrix);
+    if (scale_cols > 0)
+      one.scales.assign(static_cast<std::size_t>(tiles.cols * scale_cols) * size_of(scale_type(encoding.scale)), 0xA5);
     StoredStack room;
     for (std::int64_t number = 0; number < count; ++number) room.add(one);
     return room;

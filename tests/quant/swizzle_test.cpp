@@ -70,7 +70,7 @@ TEST(PaddedScales, OfColumnwiseWeightsEqualTheTransposedMatrix) {
   const Extent matrix{.rows = 100, .cols = 288}, flipped{.rows = 288, .cols = 100};
   const std::vector<float> values = random_values(matrix.elements(), 31);
   Stored source = quantized(values, matrix, kWeight4), target = room_for(kWeight4, flipped);
-  transpose(source.view(), matrix, kWeight4, target.view());
+  transpose({.source = source.view(), .matrix = matrix, .encoding = kWeight4, .target = target.view()});
   const std::vector<std::uint8_t> got = padded(target.scales, flipped, kWeight4);
   for (std::int64_t row = 0; row < flipped.rows; ++row)
     for (std::int64_t block = 0; block < 7; ++block)

@@ -17,7 +17,7 @@ INSTANTIATE_TEST_SUITE_P(Encodings, Transposes, testing::ValuesIn(all_encodings(
 
 Stored transposed(Stored source, Extent matrix, const Encoding& encoding, const Encoding& flipped) {
   Stored target = room_for(flipped, flip(matrix));
-  transpose(source.view(), matrix, encoding, target.view());
+  transpose({.source = source.view(), .matrix = matrix, .encoding = encoding, .target = target.view()});
   return target;
 }
 
@@ -60,7 +60,11 @@ TEST_P(Transposes, OfAStackHaveTheBytesOfEachMatrixAlone) {
       StoredStack source = stack.stored(), found = stack.transposed_room(flip(matrix)), expected;
       for (std::int64_t number = 0; number < count; ++number)
         expected.add(transposed(stack.quantized_alone(number), matrix, encoding(), flipped()));
-      transpose(source.view(), matrix, encoding(), found.view(), count);
+      transpose({.source = source.view(),
+                 .matrix = matrix,
+                 .encoding = encoding(),
+                 .target = found.view(),
+                 .matrices = count});
       EXPECT_EQ(found, expected) << count << " matrices of " << matrix.rows << " x " << matrix.cols;
     }
 }
@@ -70,12 +74,66 @@ TEST_P(Transposes, OfOddExtentsAreRejectedOnlyForFourBits) {
   const Stored source = quantized(random_values(matrix.elements(), 24), matrix, encoding());
   if (encoding().element == Element::e2m1) {
     Stored copy = source, target = source;
-    EXPECT_THROW(transpose(copy.view(), matrix, encoding(), target.view()), Error);
-    EXPECT_THROW(transpose(copy.view(), flip(matrix), flipped(), target.view()), Error);
+    const auto transposed_as = [&](Extent extent, const Encoding& as) {
+      transpose({.source = copy.view(), .matrix = extent, .encoding = as, .target = target.view()});
+    };
+    EXPECT_THROW(transposed_as(matrix, encoding()), Error);
+    EXPECT_THROW(transposed_as(flip(matrix), flipped()), Error);
   } else {
     const Stored once = transposed(source, matrix, encoding(), flipped());
     EXPECT_EQ(transposed(once, flip(matrix), flipped(), encoding()), source);
   }
+}
+
+// Codes and scales of padding are 0. The others are those of the result without padding.
+TEST_P(Transposes, FillPaddingWithZeros) {
+  std::mt19937 random(26);
+  for (const Extent& matrix : {Extent{34, 80}, {66, 130}, {130, 688}}) {
+    const Extent across = flip(matrix), padded{.rows = across.rows + 6, .cols = across.cols + 14};
+    const Stack stack = random_stack(encoding(), matrix, 3, random);
+    const std::int64_t tiles = scale_extent(encoding(), matrix).rows, scale_cols = tiles + 5;
+    const auto scale_bytes = static_cast<std::int64_t>(size_of(scale_type(encoding().scale)));
+    StoredStack source = stack.stored(), dense = stack.transposed_room(across),
+                found = stack.transposed_room(padded, scale_cols);
+    transpose({.source = source.view(),
+               .matrix = matrix,
+               .encoding = encoding(),
+               .target = dense.view(),
+               .matrices = stack.count});
+    transpose({.source = source.view(),
+               .matrix = matrix,
+               .encoding = encoding(),
+               .target = found.view(),
+               .padded = padded,
+               .scale_cols = scale_cols,
+               .matrices = stack.count});
+    const auto widened = [&](const std::vector<std::uint8_t>& bytes, std::int64_t rows, std::int64_t row_bytes,
+                             std::int64_t all_rows, std::int64_t all_bytes) {
+      std::vector<std::uint8_t> wide(static_cast<std::size_t>(stack.count * all_rows * all_bytes), 0);
+      for (std::int64_t number = 0; number < stack.count; ++number)
+        for (std::int64_t row = 0; row < rows; ++row)
+          std::copy_n(bytes.begin() + (number * rows + row) * row_bytes, row_bytes,
+                      wide.begin() + (number * all_rows + row) * all_bytes);
+      return wide;
+    };
+    const auto code_bytes = [&](std::int64_t elements) { return data_bytes(encoding().element, elements); };
+    EXPECT_EQ(found.codes,
+              widened(dense.codes, across.rows, code_bytes(across.cols), padded.rows, code_bytes(padded.cols)));
+    const std::int64_t scale_rows = scale_extent(encoding(), matrix).cols;
+    EXPECT_EQ(found.scales,
+              widened(dense.scales, scale_rows, tiles * scale_bytes, scale_rows, scale_cols * scale_bytes));
+    EXPECT_EQ(found.tensor_amaxes, dense.tensor_amaxes);
+  }
+}
+
+TEST_P(Transposes, NeedRoomForTheTransposedMatrix) {
+  const Extent matrix{.rows = 34, .cols = 80};
+  Stored source = quantized(random_values(matrix.elements(), 24), matrix, encoding()), target = source;
+  Transposition work{.source = source.view(), .matrix = matrix, .encoding = encoding(), .target = target.view()};
+  work.padded = {.rows = 80, .cols = 32};
+  EXPECT_THROW(transpose(work), Error);
+  work.padded = {.rows = 78, .cols = 34};
+  EXPECT_THROW(transpose(work), Error);
 }
 
 TEST(Transpose, OfFourBitsSwapsHalfBytes) {

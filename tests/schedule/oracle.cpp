@@ -11,6 +11,7 @@ namespace tessera::schedule::oracle {
 namespace {
 
 constexpr int kPoison = -1;
+constexpr int kCopy = 500;  // added to the value of a weight in its columnwise copy; there are fewer versions
 constexpr int kRuns = 300;  // number of random orders if there are too many orders
 constexpr std::uint64_t kPoisonBits = std::uint64_t{1} << 63;
 
@@ -93,6 +94,10 @@ class Machine {
       case Action::read_weight:
       case Action::end_packed:
       case Action::end_weights:
+      case Action::copy:
+      case Action::copied:
+      case Action::read_copy:
+      case Action::end_copy:
       case Action::update:
       case Action::updated:
         return run_weights(state, it);
@@ -141,6 +146,12 @@ class Machine {
                      schedule_.unpacked_bytes[at(it.unit)], state.weights.size(), visit);
   }
   template <typename Visit>
+  bool each_copy(const State& state, int item, Visit visit) const {
+    const ColumnwiseCopy& it = schedule_.copies[at(item)];
+    return each_byte(schedule_.gather_units[at(it.unit)], sizes_, &ParameterSize::columnwise, it.offset,
+                     schedule_.columnwise_bytes[at(it.unit)], state.weights.size(), visit);
+  }
+  template <typename Visit>
   bool each_gradient(State& state, int item, Visit visit) const {
     const Reduction& it = schedule_.reductions[at(item)];
     return each_byte(schedule_.reduce_units[at(it.unit)], sizes_, &ParameterSize::staging, it.offset,
@@ -164,16 +175,30 @@ class Machine {
     return version == kPoison ? kPoison : id * 1000 + version;
   }
 
-  // All packed bytes of one weight must be equal. Different bytes count as poison.
-  bool unpack(State& state, int item) const {
-    std::vector<std::optional<int>> found(sizes_.size());
-    const bool inside = each_gathered(state, item, [&](int id, std::size_t byte) {
+  // Reads the gathered bytes of a residency into `found`; index: parameter. All bytes of one weight must be equal.
+  // Different bytes count as poison. Returns false if the bytes are outside the arena.
+  bool read_gathered(const State& state, int item, std::vector<std::optional<int>>& found) const {
+    return each_gathered(state, item, [&](int id, std::size_t byte) {
       if (id < 0) return;
       std::optional<int>& weight = found[at(id)];
       weight = weight.value_or(state.weights[byte]) == state.weights[byte] ? state.weights[byte] : kPoison;
     });
+  }
+
+  bool unpack(State& state, int item) const {
+    std::vector<std::optional<int>> found(sizes_.size());
+    const bool inside = read_gathered(state, item, found);
     return inside && each_weight(state, item, [&](int id, std::size_t byte) {
              state.weights[byte] = id < 0 ? kPoison : found[at(id)].value_or(stored(state, id));
+           });
+  }
+
+  bool copy(State& state, int item, int residency) const {
+    std::vector<std::optional<int>> found(sizes_.size());
+    const bool inside = residency < 0 || read_gathered(state, residency, found);
+    return inside && each_copy(state, item, [&](int id, std::size_t byte) {
+             const int value = id < 0 ? kPoison : found[at(id)].value_or(stored(state, id));
+             state.weights[byte] = value == kPoison ? kPoison : value + kCopy;
            });
   }
 
@@ -186,6 +211,13 @@ class Machine {
       inside =
           each_gathered(state, it.item, [&](int id, std::size_t byte) { state.weights[byte] = stored(state, id); });
     if (it.action == Action::unpacked) inside = unpack(state, it.item);
+    if (it.action == Action::copy || it.action == Action::end_copy) inside = each_copy(state, it.item, poison);
+    if (it.action == Action::copied) inside = copy(state, it.item, it.version);
+    if (it.action == Action::read_copy && it.item < 0) return "a columnwise copy is used that is nowhere";
+    if (it.action == Action::read_copy)
+      inside = each_copy(state, it.item, [&](int id, std::size_t byte) {
+        if (id == it.parameter) right &= state.weights[byte] == id * 1000 + it.version + kCopy;
+      });
     if (it.action == Action::read_weight && it.item < 0) return "a weight is used that is nowhere";
     if (it.action == Action::read_weight)
       inside = each_weight(state, it.item, [&](int id, std::size_t byte) {

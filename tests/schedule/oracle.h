@@ -20,23 +20,28 @@ inline int lane_of(LaneKind kind, int domain) {
 }
 
 enum class Action : std::uint8_t {
-  none,          // only waits
-  fill,          // gather: begins to write the bytes of the residency `item`
-  filled,        // gather: ends the write; the bytes equal the current values of the shards
-  read_weight,   // compute: a consume or release event reads `version` of `parameter` from residency `item`
-  unpack,        // compute: begins to write the unpacked bytes of the residency `item`
-  unpacked,      // compute: ends the write; the bytes equal the packed bytes, or the shards of weights that are not
-                 // gathered
-  end_packed,    // compute: poisons the packed bytes of the residency `item`
-  end_weights,   // compute: poisons the bytes that the residency `item` used
-  update,        // compute: begins to write the shard of `parameter`
-  updated,       // compute: ends the write; the shard has `version`
-  clear,         // compute: clears the staging of the reduction `item`
-  produce,       // compute: adds contribution number `version` of `parameter` to the staging of the reduction `item`
-  exchange,      // exchange: reads the staging of the reduction `item` and writes its scratch
-  read_grad,     // sum: reads main_grad of the members of the reduction `item`
-  add,           // sum: adds the scratch to main_grad
-  read_sum,      // dp: reads main_grad of the members of the reduction `item`
+  none,         // only waits
+  fill,         // gather: begins to write the bytes of the residency `item`
+  filled,       // gather: ends the write; the bytes equal the current values of the shards
+  read_weight,  // compute: a consume or release event reads `version` of `parameter` from residency `item`
+  unpack,       // compute: begins to write the unpacked bytes of the residency `item`
+  unpacked,     // compute: ends the write; the bytes equal the packed bytes, or the shards of weights that are not
+                // gathered
+  end_packed,   // compute: poisons the packed bytes of the residency `item`
+  end_weights,  // compute: poisons the bytes that the residency `item` used
+  copy,         // compute: begins to write the columnwise copies `item`
+  copied,       // compute: ends the write; the bytes are copies of the gathered weights of residency `version`, or of
+                // the shards of weights that stay in place
+  read_copy,  // compute: a consume or release event of a backward pass reads `version` of `parameter` from copy `item`
+  end_copy,   // compute: poisons the bytes of the columnwise copies `item`
+  update,     // compute: begins to write the shard of `parameter`
+  updated,    // compute: ends the write; the shard has `version`
+  clear,      // compute: clears the staging of the reduction `item`
+  produce,    // compute: adds contribution number `version` of `parameter` to the staging of the reduction `item`
+  exchange,   // exchange: reads the staging of the reduction `item` and writes its scratch
+  read_grad,  // sum: reads main_grad of the members of the reduction `item`
+  add,        // sum: adds the scratch to main_grad
+  read_sum,   // dp: reads main_grad of the members of the reduction `item`
   sum_replicas,  // dp: writes the sum of main_grad over replicas
   end_staging,   // compute: poisons the staging of the reduction `item`
   optimize,      // compute: reads every main_grad, which must be complete

@@ -137,6 +137,33 @@ Case unpacked_together() {
   return step.take({{0, 1}, {2}});
 }
 
+// Columnwise copies of gathered weights and of one that stays in place, beside a weight without copies. A weight is
+// used by the backward passes of two uses at once.
+Case columnwise() {
+  Recorder step("columnwise copies", {{"a", 1, 1, 0, 2}, {"b", 2, 1}, {"stored", 0, 1, 0, 2}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);
+    step.backward(2), step.backward(1), step.use(0, Pass::recompute);
+    step.consume(0, Pass::backward), step.backward(0), step.release(0, Pass::backward);
+  }
+  step.publish(0), step.publish(1), step.publish(2);
+  return step.take();
+}
+
+// Two members of one unit, with a gradient that is produced after the copies are no longer used.
+Case columnwise_together() {
+  Recorder step("columnwise copies of two weights together", {{"a", 1, 1, 0, 1}, {"b", 1, 1, 0, 2}, {"c", 3, 1}});
+  for (int microbatch = 0; microbatch < 2; ++microbatch) {
+    step.microbatch();
+    for (int parameter = 0; parameter < 3; ++parameter) step.use(parameter, Pass::forward);
+    step.backward(2), step.use(1, Pass::backward), step.use(0, Pass::backward);
+    step.produce(1), step.produce(0);
+  }
+  step.publish(1), step.publish(0), step.publish(2);
+  return step.take({{0, 1}, {2}});
+}
+
 Case evaluation() {
   Recorder step("an evaluation", {{"a", 2, 2}, {"b", 3, 1}}, StepKind::evaluate);
   for (int microbatch = 0; microbatch < 2; ++microbatch) {
@@ -146,16 +173,17 @@ Case evaluation() {
   return step.take();
 }
 
-// An interval of events in which a unit is in use.
+// An interval of events in which a unit is in use, or in use by backward passes.
 struct Use {
   int unit = 0, first = 0, last = 0;
 };
 
-std::vector<Use> uses_of(const Case& made) {
+std::vector<Use> uses_of(const Case& made, bool backward = false) {
   std::vector<int> users(made.gather_units.size(), 0), open(made.gather_units.size(), -1);
   std::vector<Use> uses;
   for (int index = 0; index < static_cast<int>(made.trace.size()); ++index) {
     const Event& event = made.trace[at(index)];
+    if (backward && event.pass != Pass::backward) continue;
     for (int unit = 0; unit < static_cast<int>(made.gather_units.size()); ++unit) {
       if (std::ranges::find(made.gather_units[at(unit)], event.parameter) == made.gather_units[at(unit)].end())
         continue;
@@ -186,6 +214,51 @@ std::array<Stretch, 2> stretches_of(const Schedule& schedule, const Residency& i
            {it.unpacked_offset, schedule.unpacked_bytes[at(it.unit)], it.last}}};
 }
 
+// Places the columnwise copies of each backward use, or keeps the copies of the unit's last use. The offsets do not
+// overlap with weights or with other copies that are in use.
+void place_copies(const Case& made, Schedule& schedule, std::mt19937_64& random) {
+  std::vector<ColumnwiseCopy> placed;
+  std::map<int, std::size_t> newest;  // key: unit
+  const auto in_use = [&](const ColumnwiseCopy& next) {
+    const std::int64_t bytes = schedule.columnwise_bytes[at(next.unit)];
+    const bool by_weights = std::ranges::any_of(schedule.residencies, [&](const Residency& other) {
+      const auto [gathered, unpacked] = stretches_of(schedule, other);
+      return (overlap(next.offset, bytes, gathered.offset, gathered.bytes) && other.free < next.last &&
+              gathered.last >= next.make) ||
+             (overlap(next.offset, bytes, unpacked.offset, unpacked.bytes) && other.wait <= next.last &&
+              unpacked.last >= next.make);
+    });
+    return by_weights || std::ranges::any_of(placed, [&](const ColumnwiseCopy& other) {
+             return overlap(next.offset, bytes, other.offset, schedule.columnwise_bytes[at(other.unit)]) &&
+                    other.last >= next.make && other.make <= next.last;
+           });
+  };
+  for (const Use& use : uses_of(made, /*backward=*/true)) {
+    if (schedule.columnwise_bytes[at(use.unit)] == 0) continue;
+    const auto holds = [&](const Residency& it) {
+      return it.unit == use.unit && it.wait <= use.first && use.last <= it.last;
+    };
+    if (const auto old = newest.find(use.unit); old != newest.end() && random() % 2 == 0) {
+      ColumnwiseCopy kept = placed[old->second];
+      placed.erase(placed.begin() + static_cast<std::ptrdiff_t>(old->second));
+      const ColumnwiseCopy before = std::exchange(kept, {kept.unit, kept.make, use.last, kept.offset});
+      const bool in_one_residency =
+          schedule.stays_in_place(use.unit) || std::ranges::any_of(schedule.residencies, [&](const Residency& it) {
+            return holds(it) && it.wait <= kept.make;
+          });
+      const bool keeps = in_one_residency && !in_use(kept);
+      placed.insert(placed.begin() + static_cast<std::ptrdiff_t>(old->second), keeps ? kept : before);
+      if (keeps) continue;
+    }
+    ColumnwiseCopy next{.unit = use.unit, .make = use.first, .last = use.last, .offset = between(0, 5, random)};
+    while (in_use(next)) ++next.offset;
+    newest[use.unit] = placed.size();
+    placed.push_back(next);
+    schedule.gather_arena = std::max(schedule.gather_arena, next.offset + schedule.columnwise_bytes[at(next.unit)]);
+  }
+  schedule.copies = std::move(placed);
+}
+
 // Returns the last event at which one of `placed` occupies a byte of the stretch. Returns a position before all events
 // if they do not overlap.
 int in_use_until(const Schedule& schedule, std::span<const Residency> placed, const Stretch& stretch) {
@@ -200,6 +273,7 @@ void place_gathers(const Case& made, Schedule& schedule, std::mt19937_64& random
   std::vector<Residency> placed;
   std::map<int, std::size_t> newest;  // key: unit
   for (const Use& use : uses_of(made)) {
+    if (schedule.stays_in_place(use.unit)) continue;
     if (const auto old = newest.find(use.unit); old != newest.end()) {
       // With probability 1/2, the unit keeps its bytes if no other unit has taken them.
       const Stretch kept = stretches_of(schedule, placed[old->second])[schedule.unpacks(use.unit) ? 1 : 0];
@@ -292,6 +366,7 @@ Recorder::Recorder(std::string name, const std::vector<Parameter>& parameters, S
     made_.sizes.push_back({.name = it.name,
                            .gathered = it.gathered,
                            .unpacked = it.unpacked,
+                           .columnwise = it.columnwise,
                            .staging = it.staging,
                            .scratch = it.staging,
                            .gather = {{mesh::Transfer::gather, it.gathered}},
@@ -331,7 +406,8 @@ Case Recorder::take(std::vector<Unit> units) {
   if (units.empty())
     for (int parameter = 0; parameter < static_cast<int>(made_.sizes.size()); ++parameter) units.push_back({parameter});
   for (const Unit& unit : units) {
-    if (made_.sizes[at(unit[0])].gathered + made_.sizes[at(unit[0])].unpacked > 0) made_.gather_units.push_back(unit);
+    const ParameterSize& first = made_.sizes[at(unit[0])];
+    if (first.gathered + first.unpacked + first.columnwise > 0) made_.gather_units.push_back(unit);
     if (made_.sizes[at(unit[0])].staging > 0 && kind_ == StepKind::train) made_.reduce_units.push_back(unit);
   }
   return std::move(made_);
@@ -339,7 +415,7 @@ Case Recorder::take(std::vector<Unit> units) {
 
 std::vector<Case> cases_of_domains() {
   std::vector<Case> all;
-  for (const Case& made : {two_layers(), recompute(), delayed_gradients(), unpacked_weights()})
+  for (const Case& made : {two_layers(), recompute(), delayed_gradients(), unpacked_weights(), columnwise()})
     for (const int domains : {2, 3}) {
       all.push_back(made);
       all.back().name += fmt::format(" over {} domains", domains);
@@ -350,9 +426,9 @@ std::vector<Case> cases_of_domains() {
 }
 
 std::vector<Case> cases() {
-  return {two_layers(),       tied_embedding(),    layer_twice(),       frozen(),
-          recompute(),        coalesced(),         delayed_gradients(), buckets(),
-          unpacked_weights(), unpacked_together(), evaluation()};
+  return {two_layers(), tied_embedding(),      layer_twice(), frozen(),           recompute(),
+          coalesced(),  delayed_gradients(),   buckets(),     unpacked_weights(), unpacked_together(),
+          columnwise(), columnwise_together(), evaluation()};
 }
 
 Schedule random_schedule(const Case& made, std::mt19937_64& random) {
@@ -366,9 +442,11 @@ Schedule random_schedule(const Case& made, std::mt19937_64& random) {
     schedule.gather_domains.push_back(made.sizes[at(unit.front())].domain);
     schedule.gather_bytes.push_back(0);
     schedule.unpacked_bytes.push_back(0);
+    schedule.columnwise_bytes.push_back(0);
     for (const int id : unit) {
       schedule.gather_bytes.back() += made.sizes[at(id)].gathered;
       schedule.unpacked_bytes.back() += made.sizes[at(id)].unpacked;
+      schedule.columnwise_bytes.back() += made.sizes[at(id)].columnwise;
     }
   }
   for (const Unit& unit : made.reduce_units) {
@@ -381,6 +459,7 @@ Schedule random_schedule(const Case& made, std::mt19937_64& random) {
     schedule.scratch = std::max(schedule.scratch, scratch);
   }
   place_gathers(made, schedule, random);
+  place_copies(made, schedule, random);
   place_reductions(made, schedule, random);
   place_scratch(schedule, random);
   return schedule;

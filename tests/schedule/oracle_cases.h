@@ -22,10 +22,10 @@ struct Case {
 // Builds a step from calls of a test.
 class Recorder {
  public:
-  // `gathered`, `staging` and `unpacked` are the bytes of ParameterSize. A parameter with staging 0 is frozen.
+  // The numbers are the bytes of ParameterSize. A parameter with staging 0 is frozen.
   struct Parameter {
     std::string name;
-    std::int64_t gathered = 0, staging = 0, unpacked = 0;
+    std::int64_t gathered = 0, staging = 0, unpacked = 0, columnwise = 0;
   };
   Recorder(std::string name, const std::vector<Parameter>& parameters, StepKind kind = StepKind::train);
 
@@ -54,7 +54,7 @@ class Recorder {
 
 // Returns cases with several microbatches, tied weights, a layer used twice, a frozen weight, recompute, coalesced
 // neighbours, one microbatch's backward inside the next microbatch's forward, delayed weight gradients, unpacked
-// weights, and an evaluation.
+// weights, columnwise copies, and an evaluation.
 std::vector<Case> cases();
 // Returns cases with 2 or 3 domains. Successive weights belong to successive domains. In some cases a domain has no
 // weight.
@@ -94,8 +94,14 @@ enum class Mutation {
   reuse_unpacked_early,
   lose_scratch_wait,
   reuse_scratch_early,
+  copy_later,
+  end_copy_earlier,
+  swap_copy_offsets,
+  reuse_copy_early,
+  lose_copy,
+  repeat_copy,
 };
-inline constexpr int kMutations = static_cast<int>(Mutation::reuse_scratch_early) + 1;
+inline constexpr int kMutations = static_cast<int>(Mutation::repeat_copy) + 1;
 std::string name_of(Mutation mutation);
 
 // Returns the schedule with one random mutation of this kind, or nullopt if the mutation cannot change the schedule.

@@ -34,7 +34,13 @@ constexpr std::array<const char*, kMutations> kNames = {"drop a wait for free",
                                                         "swap unpacked offsets",
                                                         "reuse unpacked early",
                                                         "lose a wait for scratch",
-                                                        "reuse scratch early"};
+                                                        "reuse scratch early",
+                                                        "make a copy later",
+                                                        "end a copy earlier",
+                                                        "swap copy offsets",
+                                                        "reuse a copy early",
+                                                        "lose a copy",
+                                                        "repeat a copy"};
 
 std::size_t pick(std::size_t count, Random& random) {
   return random() % count;
@@ -179,6 +185,47 @@ void mutate_reductions(const Case& made, Schedule& schedule, Mutation mutation, 
   }
 }
 
+// Returns the nearest event of this kind, unit and a backward pass, like neighbour.
+int backward_neighbour(const Case& made, const Unit& unit, EventKind kind, int index, int direction) {
+  for (int next = neighbour(made, unit, kind, index, direction); next != index;
+       next = neighbour(made, unit, kind, index, direction)) {
+    index = next;
+    if (made.trace[static_cast<std::size_t>(next)].pass == Pass::backward) break;
+  }
+  return index;
+}
+
+void mutate_copies(const Case& made, Schedule& schedule, Mutation mutation, Random& random) {
+  auto& all = schedule.copies;
+  ColumnwiseCopy& it = all[pick(all.size(), random)];
+  const Unit& unit = schedule.gather_units[static_cast<std::size_t>(it.unit)];
+  switch (mutation) {
+    case Mutation::copy_later:
+      it.make = backward_neighbour(made, unit, EventKind::consume, it.make, 1);
+      std::ranges::stable_sort(all, {}, &ColumnwiseCopy::make);
+      break;
+    case Mutation::end_copy_earlier:
+      it.last = backward_neighbour(made, unit, EventKind::release, it.last, -1);
+      break;
+    case Mutation::swap_copy_offsets:
+      std::swap(it.offset, all[pick(all.size(), random)].offset);
+      break;
+    case Mutation::reuse_copy_early:
+      move_offset(it.offset, schedule.columnwise_bytes[static_cast<std::size_t>(it.unit)], schedule.gather_arena,
+                  random);
+      break;
+    case Mutation::lose_copy:
+      all.erase(all.begin() + (&it - all.data()));
+      break;
+    default:  // repeat_copy
+      all.insert(all.begin() + (&it - all.data()), ColumnwiseCopy(it));
+  }
+}
+
+bool is_of_copies(Mutation mutation) {
+  return mutation >= Mutation::copy_later;
+}
+
 bool is_of_gathers(Mutation mutation) {
   switch (mutation) {
     case Mutation::drop_wait_for_free:
@@ -209,6 +256,11 @@ std::string name_of(Mutation mutation) {
 
 std::optional<Schedule> mutate(const Case& made, const Schedule& schedule, Mutation mutation, Random& random) {
   Schedule mutated = schedule;
+  if (is_of_copies(mutation)) {
+    if (schedule.copies.empty()) return std::nullopt;
+    mutate_copies(made, mutated, mutation, random);
+    return mutated == schedule ? std::nullopt : std::optional(mutated);
+  }
   if (is_of_gathers(mutation) ? schedule.residencies.empty() : schedule.reductions.empty()) return std::nullopt;
   if (is_of_gathers(mutation))
     mutate_gathers(made, mutated, mutation, random);

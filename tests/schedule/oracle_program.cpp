@@ -29,6 +29,7 @@ class Compiler {
       for (int position = -schedule_.events; position < -1; ++position) passed_[position] = passed_[-1];
     gathers_until(-1);
     serving_.assign(schedule_.gather_units.size(), -1);
+    copies_.assign(schedule_.gather_units.size(), -1);
     bit_ = 1;
     for (int index = 0; index < schedule_.body; ++index) body_event(index);
     push(kCompute, {.action = Action::optimize});
@@ -75,13 +76,20 @@ class Compiler {
         }
         serving_[at(residency(item).unit)] = item;
       }
-    if (event.kind == EventKind::consume || event.kind == EventKind::release) use(index);
+    for (int item = 0; item < static_cast<int>(schedule_.copies.size()); ++item)
+      if (schedule_.copies[at(item)].make == index) copy(item);
+    if (event.kind == EventKind::consume || event.kind == EventKind::release) {
+      use(index);
+      use_copy(index);
+    }
     if (event.kind == EventKind::produce) produce(event);
     for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
       if (residency(item).wait == index && schedule_.unpacks(residency(item).unit))
         push(kCompute, {.action = Action::end_packed, .item = item});
     for (int item = 0; item < static_cast<int>(schedule_.residencies.size()); ++item)
       if (residency(item).last == index) push(kCompute, {.action = Action::end_weights, .item = item});
+    for (int item = 0; item < static_cast<int>(schedule_.copies.size()); ++item)
+      if (schedule_.copies[at(item)].last == index) push(kCompute, {.action = Action::end_copy, .item = item});
     passed_[index] = program_.lanes[0].size();
     for (int item = 0; item < static_cast<int>(schedule_.reductions.size()); ++item)
       if (schedule_.reductions[at(item)].issue == index) reduce(item);
@@ -95,15 +103,40 @@ class Compiler {
     push(kCompute, {.action = Action::updated, .parameter = parameter, .version = ++versions_[at(parameter)]});
   }
 
+  // Makes copies of the gathered weights that the unit uses now, or of the shards of weights that stay in place.
+  void copy(int item) {
+    const int unit = schedule_.copies[at(item)].unit;
+    copies_[at(unit)] = item;
+    if (!schedule_.stays_in_place(unit) && serving_[at(unit)] < 0)
+      return void(push(kCompute, {.action = Action::fail, .why = "no weights to copy"}));
+    push(kCompute, {.action = Action::copy, .item = item});
+    push(kCompute, {.action = Action::copied, .item = item, .version = serving_[at(unit)]});
+  }
+
+  // Reads the newest copy of the step. A step does not know the copies of the step before.
+  void use_copy(int index) {
+    const Event& event = trace_[at(index)];
+    if (sizes_[at(event.parameter)].columnwise == 0 || event.pass != Pass::backward) return;
+    const int unit = unit_of(event.parameter);
+    push(kCompute, {.action = Action::read_copy,
+                    .item = unit < 0 ? -1 : copies_[at(unit)],
+                    .parameter = event.parameter,
+                    .version = versions_[at(event.parameter)]});
+  }
+
+  int unit_of(int parameter) const {
+    const auto unit = std::ranges::find_if(schedule_.gather_units, [&](const Unit& members) {
+      return std::ranges::find(members, parameter) != members.end();
+    });
+    return unit == schedule_.gather_units.end() ? -1 : static_cast<int>(unit - schedule_.gather_units.begin());
+  }
+
   void use(int index) {
     const Event& event = trace_[at(index)];
     if (sizes_[at(event.parameter)].gathered + sizes_[at(event.parameter)].unpacked == 0) return;
     const bool is_consume = event.kind == EventKind::consume;
-    const auto unit = std::ranges::find_if(schedule_.gather_units, [&](const Unit& members) {
-      return std::ranges::find(members, event.parameter) != members.end();
-    });
-    const int serving =
-        unit == schedule_.gather_units.end() ? -1 : serving_[at(int(unit - schedule_.gather_units.begin()))];
+    const int unit = unit_of(event.parameter);
+    const int serving = unit < 0 ? -1 : serving_[at(unit)];
     auto& held = held_[event.parameter];
     if (is_consume) {
       if (serving < 0 || residency(serving).last < index)
@@ -174,7 +207,7 @@ class Compiler {
   // Key: reduction; lane and number of its addition (added_), and of its sum over replicas (summed_).
   std::map<int, std::pair<int, int>> added_, summed_;
   std::map<int, std::vector<int>> held_;  // key: parameter
-  std::vector<int> serving_;              // index: unit
+  std::vector<int> serving_, copies_;     // index: unit
   std::vector<int> versions_;
   std::size_t next_gather_ = 0;
   std::uint64_t bit_ = 1;  // bit of the next produce event of the step

@@ -79,6 +79,7 @@ class RandomStep {
     for (std::int64_t count = random_.between(2, 14); count > 0; --count) {
       const auto bytes = [&] { return random_.once_in(5) ? 0 : random_.between(1, random_.once_in(3) ? 9000 : 900); };
       made.push_back({fmt::format("w{}", made.size()), bytes(), bytes(), random_.once_in(3) ? bytes() : 0});
+      if (made.back().unpacked == 0 && random_.once_in(2)) made.back().columnwise = bytes();
     }
     return made;
   }
@@ -171,6 +172,8 @@ void expect_sound(const Case& made, const ScheduleOptions& options, const Schedu
     gather_end = std::max(
         {gather_end, it.offset + schedule.gather_bytes[unit], it.unpacked_offset + schedule.unpacked_bytes[unit]});
   }
+  for (const ColumnwiseCopy& it : schedule.copies)
+    gather_end = std::max(gather_end, it.offset + schedule.columnwise_bytes[static_cast<std::size_t>(it.unit)]);
   for (const Reduction& it : schedule.reductions)
     reduce_end = std::max(reduce_end, it.offset + schedule.reduce_bytes[static_cast<std::size_t>(it.unit)]);
   EXPECT_EQ(schedule.gather_arena, gather_end);
@@ -186,6 +189,7 @@ void expect_sound(const Case& made, const ScheduleOptions& options, const Schedu
   std::map<int, std::vector<int>> needed = stretches(made.trace, schedule);
   for (const Residency& it : schedule.residencies)
     EXPECT_EQ(std::ranges::count(needed[it.unit], it.wait), 1) << "gathered without a stretch that begins at it";
+  EXPECT_TRUE(std::ranges::is_sorted(schedule.copies, {}, &ColumnwiseCopy::make));
   for (std::size_t i = 1; i < schedule.residencies.size(); ++i)
     EXPECT_NE(schedule.residencies[i - 1].wait, schedule.residencies[i].wait);
 }
@@ -248,13 +252,24 @@ TEST_P(PlanRandomSteps, RefuseABudgetBelowTheMinimumAndReportBoth) {
   });
 }
 
-TEST_P(PlanRandomSteps, GatherEveryUnitOnceWithUnlimitedBudgets) {
+TEST_P(PlanRandomSteps, GatherAndCopyEveryUnitOnceWithUnlimitedBudgets) {
   for_each_program([](const Case& made, ScheduleOptions options) {
     options.gather_budget = options.reduce_budget = kUnlimited;
     const Schedule schedule = plan(made.trace, made.sizes, options);
-    std::vector<int> gathered(schedule.gather_units.size(), 0);
+    std::vector<int> gathered(schedule.gather_units.size(), 0), copied = gathered, all = gathered, used = gathered;
     for (const Residency& it : schedule.residencies) ++gathered[static_cast<std::size_t>(it.unit)];
-    EXPECT_THAT(gathered, ::testing::Each(1));
+    for (const ColumnwiseCopy& it : schedule.copies) ++copied[static_cast<std::size_t>(it.unit)];
+    for (int unit = 0; unit < static_cast<int>(schedule.gather_units.size()); ++unit) {
+      const auto u = static_cast<std::size_t>(unit);
+      all[u] = schedule.stays_in_place(unit) ? 0 : 1;
+      const auto reads = [&](const Event& event) {
+        return event.kind == EventKind::consume && event.pass == Pass::backward &&
+               std::ranges::count(schedule.gather_units[u], event.parameter) > 0;
+      };
+      used[u] = schedule.copies_columnwise(unit) && std::ranges::any_of(made.trace, reads) ? 1 : 0;
+    }
+    EXPECT_EQ(gathered, all);
+    EXPECT_EQ(copied, used);
   });
 }
 
@@ -327,6 +342,90 @@ TEST(PlanStages, UnitsDoNotMixPackedAndPlainWeights) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
   EXPECT_EQ(schedule.gather_units, (std::vector<Unit>{{0}, {1, 2}, {3, 4}, {5}}));
   EXPECT_EQ(schedule.unpacked_bytes[1], 4 * kArenaAlignment);
+}
+
+// The schedule of `microbatches` microbatches over layers with columnwise copies of their own size.
+class PlanCopies : public ::testing::Test {
+ protected:
+  static constexpr int kLayers = 6, kMicrobatches = 4;
+  PlanCopies() {
+    for (ParameterSize& size : made_.sizes) size.columnwise = kArenaAlignment;
+  }
+  Schedule planned(std::int64_t budget) {
+    Schedule schedule = plan(made_.trace, made_.sizes, {.gather_budget = budget});
+    EXPECT_THAT(check(made_.trace, made_.sizes, schedule), IsEmpty());
+    return schedule;
+  }
+  void stay_in_place() {
+    for (ParameterSize& size : made_.sizes) size.gathered = 0;
+  }
+  Case made_ = oracle::mirrored_layers(kLayers, kMicrobatches, {kArenaAlignment});
+};
+
+TEST_F(PlanCopies, AreMadeOnceIfEverythingFits) {
+  const Schedule schedule = planned(kUnlimited);
+  EXPECT_EQ(schedule.gather_arena, 2 * kLayers * kArenaAlignment);
+  EXPECT_EQ(schedule.residencies.size(), static_cast<std::size_t>(kLayers));
+  EXPECT_EQ(schedule.copies.size(), static_cast<std::size_t>(kLayers));
+}
+
+// In the smallest arena a residency has one backward pass, so a copy is made for each.
+TEST_F(PlanCopies, InTheSmallestArenaAreMadeForEachResidency) {
+  const Schedule schedule = planned(kMinimum);
+  EXPECT_EQ(schedule.gather_arena, 2 * kArenaAlignment);
+  EXPECT_EQ(schedule.copies.size(), static_cast<std::size_t>(kLayers * kMicrobatches));
+}
+
+// A copy costs less than a gather. With room for the weights and one copy, nothing is gathered twice.
+TEST_F(PlanCopies, AreEvictedBeforeWeights) {
+  const Schedule schedule = planned((kLayers + 1) * kArenaAlignment);
+  EXPECT_EQ(schedule.residencies.size(), static_cast<std::size_t>(kLayers));
+  EXPECT_EQ(schedule.copies.size(), static_cast<std::size_t>(kLayers * kMicrobatches));
+  // Each copy that stays saves one copy in each later microbatch.
+  for (int kept = 2; kept <= kLayers; ++kept) {
+    const Schedule more = planned((kLayers + kept) * kArenaAlignment);
+    EXPECT_EQ(more.residencies.size(), static_cast<std::size_t>(kLayers));
+    EXPECT_LT(more.copies.size(), static_cast<std::size_t>(kLayers * kMicrobatches)) << kept;
+  }
+}
+
+// Weights that stay in place need no gathers. Their copies stay until the end of the step if the budget allows.
+TEST_F(PlanCopies, OfWeightsInPlaceNeedNoResidency) {
+  stay_in_place();
+  const Schedule all = planned(kUnlimited), least = planned(kMinimum);
+  EXPECT_THAT(all.residencies, IsEmpty());
+  EXPECT_EQ(all.copies.size(), static_cast<std::size_t>(kLayers));
+  EXPECT_EQ(all.gather_arena, kLayers * kArenaAlignment);
+  EXPECT_THAT(least.residencies, IsEmpty());
+  EXPECT_EQ(least.copies.size(), static_cast<std::size_t>(kLayers * kMicrobatches));
+  EXPECT_EQ(least.gather_arena, kArenaAlignment);
+}
+
+TEST_F(PlanCopies, OfAUnitAreMadeTogether) {
+  for (const bool in_place : {false, true}) {
+    if (in_place) stay_in_place();
+    made_.sizes[0].gathered = 16 * kArenaAlignment;
+    made_.sizes[0].columnwise = 16 * kArenaAlignment;
+    made_.sizes[3].columnwise = 0;
+    const Schedule schedule = plan(made_.trace, made_.sizes, {.coalesce_bytes = 1 << 20});
+    EXPECT_THAT(check(made_.trace, made_.sizes, schedule), IsEmpty());
+    EXPECT_EQ(schedule.gather_units,
+              in_place ? (std::vector<Unit>{{0}, {1, 2, 4, 5}}) : (std::vector<Unit>{{0}, {1, 2}, {3}, {4, 5}}));
+    EXPECT_EQ(schedule.columnwise_bytes[1], (in_place ? 4 : 2) * kArenaAlignment);
+    EXPECT_EQ(schedule.copies.size(), in_place ? 2U : 3U);
+  }
+}
+
+// An evaluation has no backward pass.
+TEST(PlanCopySteps, AnEvaluationMakesNoCopies) {
+  Recorder step("an evaluation", {{"a", 256, 1, 0, 256}, {"stored", 0, 1, 0, 256}}, StepKind::evaluate);
+  step.microbatch();
+  step.use(0, Pass::forward), step.use(1, Pass::forward);
+  const Case made = step.take();
+  const Schedule schedule = plan(made.trace, made.sizes, {});
+  EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+  EXPECT_THAT(schedule.copies, IsEmpty());
+  EXPECT_EQ(schedule.gather_arena, 256);
 }
 
 // A message goes over the ranks of one domain.

@@ -159,7 +159,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
       .runtime = {.zero = options.zero,
                   .one_microbatch = options.one_microbatch,
                   .nodes = options.nodes,
-                  .gather_budget = budget,
+                  .gather_budget = options.gather_budget ? options.gather_budget : budget,
                   .reduce_budget = budget,
                   .coalesce_bytes = options.coalesce_bytes,
                   .replay = options.replay,

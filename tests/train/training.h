@@ -26,6 +26,7 @@ struct RunOptions {
   bool zero = false;                                               // whether the optimizer's state is sharded over dp
   std::vector<int> nodes;                                          // RuntimeOptions::nodes
   bool least_memory = false;                                       // whether both budgets are kMinimum
+  std::optional<std::int64_t> gather_budget;                       // if set, the budget of gathered weights
   quant::DType dtype = quant::DType::fp32;
   bool sequence_parallel = false;
   nn::TokenSplit split;

@@ -14,6 +14,7 @@
 #include "tessera/ops/gemm/whole_cast.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/cuda_table.h"
+#include "tessera/quant/formats/columnwise.h"
 #include "tessera/quant/formats/decoded.h"
 
 namespace tessera::ops {
@@ -21,13 +22,8 @@ namespace {
 
 using quant::Encoding, quant::Extent, quant::Quantized, quant::Scale, quant::ScaleTile;
 
-constexpr std::int64_t kPadding = 16;
-
-std::int64_t padded(std::int64_t extent) {
-  return (extent + kPadding - 1) / kPadding * kPadding;
-}
 Extent padded(Extent extent) {
-  return {.rows = padded(extent.rows), .cols = padded(extent.cols)};
+  return quant::padded_codes(extent);
 }
 
 at::Tensor make_like(const Extent& extent, at::ScalarType type, at::Device device = at::kCPU) {
@@ -112,7 +108,7 @@ std::int64_t blocks_of(std::int64_t elements) {
 at::Tensor block_scales(const Operand& operand, bool squares) {
   const Extent& extent = operand.extent;
   const Extent scales = squares ? Extent{blocks_of(extent.rows), quant::scale_stride(extent.cols)}
-                                : Extent{blocks_of(extent.cols), padded(extent.rows)};
+                                : Extent{blocks_of(extent.cols), padded(extent).rows};
   return at::zeros({scales.rows, scales.cols}, operand.codes.options().dtype(at::kFloat));
 }
 
@@ -283,50 +279,56 @@ Operand stored_rows(const Quantized& planes, Extent extent, const Encoding& enco
           .scales = has_one_scale(encoding) ? scales : padded_scales(scales, quant::scale_stride(extent.cols))};
 }
 
-Operand stored_columns(const Quantized& planes, Extent extent, const Encoding& encoding, at::Device device) {
-  const Extent across = transposed(extent), tiles = scale_extent(encoding, across);
-  Operand result{.extent = across,
-                 .encoding = encoding,
-                 .codes = make_like(padded(across), at::kByte, device),
-                 .scales = make_like(tiles, at::kFloat, device)};
-  const quant::Transposition work{.source = planes,
-                                  .matrix = extent,
-                                  .encoding = encoding,
-                                  .target = {codes_of(result), result.scales.mutable_data_ptr(), nullptr},
-                                  .padded = padded(across)};
-  kernels().create_columnwise({&work, 1}, stream_of(result.codes));
-  if (!has_one_scale(encoding)) result.scales = padded_scales(result.scales, quant::scale_stride(across.cols));
-  return result;
-}
-
-// Returns the values of stored codes. Each code is one number, so the values of the transposed weight are the
-// transposed values.
-Operand stored_values(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side) {
+// Returns the values of stored codes.
+Operand stored_values(const Quantized& planes, Extent extent, const Encoding& encoding) {
   at::Tensor values = make_like(extent, at::kFloat);
   dequantize(planes, extent, encoding, data_of<float>(values));
-  if (side == Sides::rows) return {.extent = extent, .encoding = encoding, .values = values};
-  return {.extent = transposed(extent), .encoding = encoding, .values = values.t().contiguous()};
+  return {.extent = extent, .encoding = encoding, .values = values};
 }
 
-// A product that needs the rows of a stored weight reads the weight directly. For the columns, the weight is transposed
-// first.
-Operand stored_dry(Extent extent, const Encoding& encoding, Sides side) {
-  if (side == Sides::rows) return device_operand(extent, encoding, at::kMeta);
-  report(memory_work("transpose", 2 * stored_bytes(extent, encoding)));
-  return device_operand(transposed(extent), encoding, at::kMeta);
+at::Tensor dense_part(const at::Tensor& matrix, Extent extent) {
+  return matrix.narrow(0, 0, extent.rows).narrow(1, 0, extent.cols).contiguous();
+}
+
+// Returns the operand by columns of codes with one scale, which are activations.
+Operand transposed_codes(const Quantized& planes, Extent extent, const Encoding& encoding, at::Device device) {
+  if (device.is_meta()) {
+    report(memory_work("transpose", 2 * stored_bytes(extent, encoding)));
+    return device_operand(transposed(extent), encoding, device);
+  }
+  const at::Tensor copy = make({quant::columnwise_layout(encoding, extent).bytes()}, at::kByte, device);
+  const quant::Transposition work =
+      quant::columnwise_copy(planes, extent, encoding, static_cast<std::byte*>(copy.mutable_data_ptr()));
+  if (device.is_cpu()) {
+    transpose(work);
+    return borrowed_columns(work.target, extent, encoding, device);
+  }
+  kernels().create_columnwise({&work, 1}, stream_of(copy));
+  const Extent codes = work.codes();
+  return {.extent = transposed(extent),
+          .encoding = encoding,
+          .codes = copy.narrow(0, 0, codes.elements()).view({codes.rows, codes.cols})};
 }
 
 }  // namespace
 
-Operand borrowed_weight(const Quantized& planes, Extent extent, const Encoding& encoding, Sides side,
-                        at::Device device) {
-  TESSERA_CHECK(encoding.scale == Scale::fp32 && encoding.tile.rows == encoding.tile.cols,
-                "operands of products: stored tiles of {} x {}, expected squares with fp32 scales", encoding.tile.rows,
-                encoding.tile.cols);
-  if (device.is_cpu()) return stored_values(planes, extent, encoding, side);
-  if (device.is_meta()) return stored_dry(extent, encoding, side);
-  return side == Sides::rows ? stored_rows(planes, extent, encoding, device)
-                             : stored_columns(planes, extent, encoding, device);
+Operand borrowed_weight(const Quantized& planes, Extent extent, const Encoding& encoding, at::Device device) {
+  quant::columnwise_layout(encoding, extent);  // throws an error if products of the encoding are not native
+  if (device.is_cpu()) return stored_values(planes, extent, encoding);
+  if (device.is_meta()) return device_operand(extent, encoding, device);
+  return stored_rows(planes, extent, encoding, device);
+}
+
+Operand borrowed_columns(const Quantized& copy, Extent extent, const Encoding& encoding, at::Device device) {
+  const Extent across = transposed(extent);
+  const quant::ColumnwiseLayout layout = quant::columnwise_layout(encoding, extent);
+  if (device.is_meta()) return device_operand(across, encoding, device);
+  const at::Tensor codes = view_of(copy.data, {layout.codes.rows, layout.codes.cols}, quant::DType::u8, device);
+  const at::Tensor scales = view_of(copy.scales, {layout.scales.rows, layout.scales.cols}, quant::DType::fp32, device);
+  if (!device.is_cpu()) return {.extent = across, .encoding = encoding, .codes = codes, .scales = scales};
+  const at::Tensor own_codes = dense_part(codes, across),
+                   own_scales = dense_part(scales, scale_extent(encoding, across));
+  return stored_values({data_of<std::uint8_t>(own_codes), data_of<float>(own_scales), nullptr}, across, encoding);
 }
 
 Operands operands_of_codes(const at::Tensor& codes, const Encoding& encoding, Sides sides, const WholeScale& whole) {
@@ -337,10 +339,10 @@ Operands operands_of_codes(const at::Tensor& codes, const Encoding& encoding, Si
     if (on_cuda(codes))
       result.rows = {.extent = extent, .encoding = encoding, .codes = padded_codes(codes), .scales = whole.inverse};
     else
-      result.rows = borrowed_weight(planes, extent, encoding, Sides::rows, codes.device());
+      result.rows = borrowed_weight(planes, extent, encoding, codes.device());
   }
   if (has(sides, Sides::columns)) {
-    result.columns = borrowed_weight(planes, extent, encoding, Sides::columns, codes.device());
+    result.columns = transposed_codes(planes, extent, encoding, codes.device());
     if (on_cuda(codes)) result.columns.scales = whole.inverse;
   }
   return result;

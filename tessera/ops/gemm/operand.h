@@ -58,11 +58,13 @@ Operands operands_of_codes(const at::Tensor& codes, const quant::Encoding& encod
 
 // Returns the operand of a bf16 weight [out, in], by its rows or by its columns.
 Operand weight_operand(const at::Tensor& weight, quant::Format format, Sides side, const WholeScale& whole);
-// Returns the operand of a native product of a weight with the given extent, from its stored codes and scales. On a GPU
-// the operand by rows may refer to the memory of `planes`. Use that operand only while this memory exists and is
-// unchanged. The operand by columns is a copy.
+// Return the operands of a native product of a weight with the given extent: borrowed_weight by rows, from the stored
+// codes and scales, and borrowed_columns by columns, from the weight's columnwise copy (quant/formats/columnwise.h). On
+// a GPU an operand may refer to the given memory. Use the operand only while this memory exists and is unchanged.
 Operand borrowed_weight(const quant::Quantized& planes, quant::Extent extent, const quant::Encoding& encoding,
-                        Sides side, at::Device device);
+                        at::Device device);
+Operand borrowed_columns(const quant::Quantized& copy, quant::Extent extent, const quant::Encoding& encoding,
+                         at::Device device);
 
 // Returns the operand of the rows [begin, begin + size) of a matrix. `rows` is the rowwise operand of the whole matrix.
 // The result shares the memory of `rows` if alignment and padding allow this. Throws Error if a tile of scales covers

@@ -1,5 +1,6 @@
-// Transposes quantized weights: first the codes, through tiles in shared memory, then the scales. A weight is a stack
-// of matrices, and the thread blocks of a matrix are adjacent.
+// Transposes quantized weights in one launch: the codes and the scales, through tiles in shared memory. A weight is a
+// stack of matrices. The thread blocks of its codes come before those of its scales, and those of a matrix are
+// adjacent.
 #include <cstring>
 #include <type_traits>
 
@@ -26,7 +27,6 @@ struct Codes {
   __host__ __device__ std::int64_t tiles_down() const { return pieces_of(target_rows, kTileRows); }
   __host__ __device__ std::int64_t tiles() const { return tiles_down() * pieces_of(target_bytes, kTileBytes); }
 };
-using CodesList = WeightList<Codes>;
 
 // Loads kBytes bytes (8 or 16) of a row of a matrix. Bytes outside the matrix are 0.
 template <int kBytes, bool kWide>
@@ -101,13 +101,11 @@ __device__ void fill_nibbles(const Codes& codes, std::int64_t row, std::int64_t 
   }
 }
 
-__global__ void __launch_bounds__(kThreads) transpose_codes(const __grid_constant__ CodesList list) {
-  __shared__ ByteTile<kTileRows> tile;
-  const int number = list.item_of(blockIdx.x);
-  Codes codes = list.items[number];
+// Transposes a part of the codes. `block` is the number of the part among those of all matrices.
+__device__ void transpose_codes(Codes codes, unsigned block, ByteTile<kTileRows>& tile) {
   const auto tiles = static_cast<unsigned>(codes.tiles()), down = static_cast<unsigned>(codes.tiles_down());
-  const unsigned matrix = (blockIdx.x - list.first_block[number]) / tiles;
-  const unsigned block = blockIdx.x - list.first_block[number] - matrix * tiles;
+  const unsigned matrix = block / tiles;
+  block -= matrix * tiles;
   codes.source += matrix * codes.rows * codes.row_bytes;
   codes.target += matrix * codes.target_rows * codes.target_bytes;
   const std::int64_t target_row = static_cast<std::int64_t>(block % down) * kTileRows;
@@ -132,13 +130,7 @@ __global__ void __launch_bounds__(kThreads) transpose_codes(const __grid_constan
 }
 
 Codes codes_of(const Transposition& weight) {
-  check_extent(weight.encoding, weight.matrix);
-  const Extent transposed{.rows = weight.matrix.cols, .cols = weight.matrix.rows};
-  check_extent(weight.encoding, transposed);
-  const Extent padded = weight.padded == Extent{} ? transposed : weight.padded;
-  check_extent(weight.encoding, padded);
-  if (padded.rows < transposed.rows || padded.cols < transposed.cols)
-    base::fail("create_columnwise: expected a padded extent of at least the transposed matrix, got a smaller one");
+  const Extent padded = weight.codes();
   const bool nibbles = weight.encoding.element == Element::e2m1;
   const int in_byte = elements_in_byte(weight.encoding.element), load = nibbles ? 8 : 16;
   Codes codes{.source = weight.source.data,
@@ -154,62 +146,46 @@ Codes codes_of(const Transposition& weight) {
   return codes;
 }
 
-std::int64_t blocks_of(const Codes& codes) {
-  return codes.matrices * codes.tiles();
-}
-
 constexpr int kScaleSide = 32;
 
 struct ScaleStack {
   const void* source;
   void* target;
   std::int64_t matrices;
-  Extent extent;  // extent of the scales of a matrix of the source
-  bool wide;      // whether the scales are fp32 instead of bytes
+  Extent extent;             // extent of the scales of a matrix of the source
+  std::int64_t target_cols;  // scales in a row of the target, at least extent.rows
+  bool wide;                 // whether the scales are fp32 instead of bytes
   const float* source_amax;
   float* target_amax;  // null: the amaxes are not written
 
+  __host__ __device__ std::int64_t across() const { return pieces_of(extent.cols, kScaleSide); }
   // Returns at least one square, because the first square of a matrix copies its amax.
   __host__ __device__ std::int64_t squares() const {
-    const std::int64_t count = pieces_of(extent.rows, kScaleSide) * pieces_of(extent.cols, kScaleSide);
+    const std::int64_t count = pieces_of(target_cols, kScaleSide) * across();
     return count > 0 ? count : 1;
   }
 };
-using ScaleList = WeightList<ScaleStack>;
 
+// Writes a square of the target. Scales outside of the source are 0.
 template <typename T>
-__device__ void transpose_scale_square(const ScaleStack& scales, unsigned matrix, unsigned square) {
-  __shared__ T tile[kScaleSide][kScaleSide + 1];
-  const std::int64_t first_scale = matrix * scales.extent.rows * scales.extent.cols;
-  const T* source = static_cast<const T*>(scales.source) + first_scale;
-  T* target = static_cast<T*>(scales.target) + first_scale;
-  const auto across = static_cast<unsigned>(pieces_of(scales.extent.cols, kScaleSide));
+__device__ void transpose_scale_square(const ScaleStack& scales, unsigned matrix, unsigned square,
+                                       T (&tile)[kScaleSide][kScaleSide + 1]) {
+  const T* source = static_cast<const T*>(scales.source) + matrix * scales.extent.rows * scales.extent.cols;
+  T* target = static_cast<T*>(scales.target) + matrix * scales.extent.cols * scales.target_cols;
+  const auto across = static_cast<unsigned>(scales.across() > 0 ? scales.across() : 1);
   const std::int64_t row = static_cast<std::int64_t>(square / across) * kScaleSide;
   const std::int64_t col = static_cast<std::int64_t>(square % across) * kScaleSide;
   const int lane = static_cast<int>(threadIdx.x) % kScaleSide, first = static_cast<int>(threadIdx.x) / kScaleSide;
 #pragma unroll
   for (int r = 0; r < kScaleSide; r += kThreads / kScaleSide)
-    if (row + first + r < scales.extent.rows && col + lane < scales.extent.cols)
-      tile[first + r][lane] = source[(row + first + r) * scales.extent.cols + col + lane];
+    tile[first + r][lane] = row + first + r < scales.extent.rows && col + lane < scales.extent.cols
+                                ? source[(row + first + r) * scales.extent.cols + col + lane]
+                                : T{0};
   __syncthreads();
 #pragma unroll
   for (int c = 0; c < kScaleSide; c += kThreads / kScaleSide)
-    if (col + first + c < scales.extent.cols && row + lane < scales.extent.rows)
-      target[(col + first + c) * scales.extent.rows + row + lane] = tile[lane][first + c];
-}
-
-__global__ void __launch_bounds__(kThreads) transpose_scales(const __grid_constant__ ScaleList list) {
-  const int number = list.item_of(blockIdx.x);
-  const ScaleStack& scales = list.items[number];
-  const auto squares = static_cast<unsigned>(scales.squares());
-  const unsigned matrix = (blockIdx.x - list.first_block[number]) / squares;
-  const unsigned square = blockIdx.x - list.first_block[number] - matrix * squares;
-  if (square == 0 && threadIdx.x == 0 && scales.target_amax != nullptr)
-    scales.target_amax[matrix] = scales.source_amax[matrix];
-  if (scales.wide)
-    transpose_scale_square<std::uint32_t>(scales, matrix, square);
-  else
-    transpose_scale_square<std::uint8_t>(scales, matrix, square);
+    if (col + first + c < scales.extent.cols && row + lane < scales.target_cols)
+      target[(col + first + c) * scales.target_cols + row + lane] = tile[lane][first + c];
 }
 
 ScaleStack scales_of(const Transposition& weight) {
@@ -218,24 +194,57 @@ ScaleStack scales_of(const Transposition& weight) {
           .target = weight.target.scales,
           .matrices = weight.matrices,
           .extent = scale_extent(weight.encoding, weight.matrix),
+          .target_cols = weight.scales().cols,
           .wide = weight.encoding.scale == Scale::fp32,
           .source_amax = weight.source.tensor_amax,
           .target_amax = has_amaxes ? weight.target.tensor_amax : nullptr};
 }
 
-std::int64_t scale_blocks_of(const ScaleStack& scales) {
-  return scales.matrices * scales.squares();
+// The blocks of a weight: first those of its codes, then those of its scales.
+struct Weight {
+  Codes codes;
+  ScaleStack scales;
+
+  __host__ __device__ std::int64_t code_blocks() const { return codes.matrices * codes.tiles(); }
+  __host__ __device__ std::int64_t blocks() const { return code_blocks() + scales.matrices * scales.squares(); }
+};
+using TransposedList = WeightList<Weight>;
+
+union Shared {
+  ByteTile<kTileRows> codes;
+  std::uint32_t words[kScaleSide][kScaleSide + 1];
+  std::uint8_t bytes[kScaleSide][kScaleSide + 1];
+};
+
+__global__ void __launch_bounds__(kThreads) transpose_weights(const __grid_constant__ TransposedList list) {
+  __shared__ Shared shared;
+  const int number = list.item_of(blockIdx.x);
+  const Weight& weight = list.items[number];
+  unsigned block = blockIdx.x - list.first_block[number];
+  if (block < weight.code_blocks()) return transpose_codes(weight.codes, block, shared.codes);
+  block -= static_cast<unsigned>(weight.code_blocks());
+  const ScaleStack& scales = weight.scales;
+  const auto squares = static_cast<unsigned>(scales.squares());
+  const unsigned matrix = block / squares, square = block - matrix * squares;
+  if (square == 0 && threadIdx.x == 0 && scales.target_amax != nullptr)
+    scales.target_amax[matrix] = scales.source_amax[matrix];
+  if (scales.wide)
+    transpose_scale_square(scales, matrix, square, shared.words);
+  else
+    transpose_scale_square(scales, matrix, square, shared.bytes);
 }
 
 }  // namespace
 
 void create_columnwise(std::span<const Transposition> weights, base::CudaStream stream) {
-  for_each_list<Codes>(weights, codes_of, blocks_of, [&](const CodesList& list, unsigned blocks) {
-    transpose_codes<<<blocks, kThreads, 0, stream>>>(list);
-  });
-  for_each_list<ScaleStack>(weights, scales_of, scale_blocks_of, [&](const ScaleList& list, unsigned blocks) {
-    transpose_scales<<<blocks, kThreads, 0, stream>>>(list);
-  });
+  for (const Transposition& weight : weights) check_transposition(weight);
+  for_each_list<Weight>(
+      weights,
+      [](const Transposition& weight) {
+        return Weight{codes_of(weight), scales_of(weight)};
+      },
+      [](const Weight& weight) { return weight.blocks(); },
+      [&](const TransposedList& list, unsigned blocks) { transpose_weights<<<blocks, kThreads, 0, stream>>>(list); });
 }
 
 }  // namespace tessera::quant::cuda

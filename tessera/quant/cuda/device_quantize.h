@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/quant/formats/columnwise.h"
 #include "tessera/quant/formats/quantize.h"
 #include "tessera/quant/formats/stochastic_rounding.h"
 
@@ -90,25 +91,6 @@ struct BlockCast {
   // Blocks along the columns, which are the rows of the transposed matrix.
   std::uint8_t* columnwise = nullptr;  // [padded.cols, padded.rows]; null: neither codes nor scales are written
   float* columnwise_scales = nullptr;  // [ceil(rows / 128), padded.cols]
-};
-
-inline constexpr std::int64_t kBlockCast = 128;  // number of elements that share a scale
-// Returns the number of scales from one row of squares to the next. `elements` is the number of elements in a row of
-// the matrix. Products read the scales of squares with this stride.
-constexpr std::int64_t scale_stride(std::int64_t elements) {
-  return (elements + 4 * kBlockCast - 1) / (4 * kBlockCast) * 4;
-}
-
-// Arguments to transpose a quantized stack of matrices, as transpose() of quantize.h does. `padded` is the extent of
-// the codes of one transposed matrix. It may be larger than [matrix.cols, matrix.rows]; the codes outside the
-// transposed matrix are set to 0.
-struct Transposition {
-  Quantized source;
-  Extent matrix;  // of one matrix of the stack
-  Encoding encoding;
-  Quantized target;
-  Extent padded;
-  std::int64_t matrices = 1;
 };
 
 }  // namespace tessera::quant

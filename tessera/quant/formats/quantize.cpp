@@ -70,18 +70,19 @@ void for_each_square(Extent matrix, Visit&& visit) {
       visit(row, col, Extent{std::min(kSquare, matrix.rows - row), std::min(kSquare, matrix.cols - col)});
 }
 
+// Writes a matrix to the transposed matrix, whose rows have `target_cols` elements.
 template <typename T>
-void transpose_matrix(const void* source, Extent matrix, void* target) {
+void transpose_matrix(const void* source, Extent matrix, void* target, std::int64_t target_cols) {
   for_each_square(matrix, [&](std::int64_t row, std::int64_t col, Extent square) {
     transpose_square(static_cast<const T*>(source) + row * matrix.cols + col, matrix.cols,
-                     static_cast<T*>(target) + col * matrix.rows + row, matrix.rows, square);
+                     static_cast<T*>(target) + col * target_cols + row, target_cols, square);
   });
 }
 
-void transpose_nibbles(const std::uint8_t* source, Extent matrix, std::uint8_t* target) {
+void transpose_nibbles(const std::uint8_t* source, Extent matrix, std::uint8_t* target, std::int64_t target_cols) {
   for_each_square(matrix, [&](std::int64_t row, std::int64_t col, Extent square) {
-    transpose_nibble_square(source + (row * matrix.cols + col) / 2, matrix.cols, target + (col * matrix.rows + row) / 2,
-                            matrix.rows, square);
+    transpose_nibble_square(source + (row * matrix.cols + col) / 2, matrix.cols, target + (col * target_cols + row) / 2,
+                            target_cols, square);
   });
 }
 
@@ -204,29 +205,52 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
   unpack_matrix(source, matrix, encoding, target);
 }
 
-namespace {
-void transpose_one(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target) {
-  if (encoding.element == Element::e2m1)
-    transpose_nibbles(source.data, matrix, target.data);
-  else
-    transpose_matrix<std::uint8_t>(source.data, matrix, target.data);
+Extent Transposition::scales() const {
   const Extent tiles = scale_extent(encoding, matrix);
-  if (encoding.scale == Scale::fp32)
-    transpose_matrix<std::uint32_t>(source.scales, tiles, target.scales);
+  return {.rows = tiles.cols, .cols = scale_cols == 0 ? tiles.rows : scale_cols};
+}
+
+void check_transposition(const Transposition& weight) {
+  const Extent transposed{.rows = weight.matrix.cols, .cols = weight.matrix.rows}, codes = weight.codes();
+  for (const Extent& extent : {weight.matrix, transposed, codes}) check_extent(weight.encoding, extent);
+  const std::int64_t tiles = scale_extent(weight.encoding, weight.matrix).rows;
+  if (codes.rows < transposed.rows || codes.cols < transposed.cols || weight.scales().cols < tiles)
+    throw Error("transpose: expected room for {} x {} codes and rows of {} scales, got {} x {} and {}", transposed.rows,
+                transposed.cols, tiles, codes.rows, codes.cols, weight.scales().cols);
+}
+
+namespace {
+// Returns the addresses of a transposed matrix in the target.
+Quantized target_of(const Transposition& weight, std::int64_t number) {
+  const auto scale_bytes = static_cast<std::int64_t>(size_of(scale_type(weight.encoding.scale)));
+  return {.data = weight.target.data + number * data_bytes(weight.encoding.element, weight.codes().elements()),
+          .scales = static_cast<std::byte*>(weight.target.scales) + number * weight.scales().elements() * scale_bytes,
+          .tensor_amax = weight.target.tensor_amax == nullptr ? nullptr : weight.target.tensor_amax + number};
+}
+
+void transpose_one(const Transposition& weight, const Quantized& source, const Quantized& target) {
+  const Extent matrix = weight.matrix, codes = weight.codes(), scales = weight.scales();
+  const Extent tiles = scale_extent(weight.encoding, matrix);
+  const bool has_words = weight.encoding.scale == Scale::fp32;
+  std::fill_n(target.data, data_bytes(weight.encoding.element, codes.elements()), std::uint8_t{0});
+  std::fill_n(static_cast<std::byte*>(target.scales),
+              scales.elements() * static_cast<std::int64_t>(size_of(scale_type(weight.encoding.scale))), std::byte{0});
+  if (weight.encoding.element == Element::e2m1)
+    transpose_nibbles(source.data, matrix, target.data, codes.cols);
   else
-    transpose_matrix<std::uint8_t>(source.scales, tiles, target.scales);
+    transpose_matrix<std::uint8_t>(source.data, matrix, target.data, codes.cols);
+  if (has_words)
+    transpose_matrix<std::uint32_t>(source.scales, tiles, target.scales, scales.cols);
+  else
+    transpose_matrix<std::uint8_t>(source.scales, tiles, target.scales, scales.cols);
   if (source.tensor_amax != nullptr && target.tensor_amax != nullptr) *target.tensor_amax = *source.tensor_amax;
 }
 }  // namespace
 
-void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target,
-               std::int64_t matrices) {
-  check_extent(encoding, matrix);
-  check_extent(encoding, {.rows = matrix.cols, .cols = matrix.rows});
-  // A transposed matrix has the same numbers of elements and of scales, so it has the same addresses.
-  for (std::int64_t number = 0; number < matrices; ++number)
-    transpose_one(matrix_of(source, number, matrix, encoding), matrix, encoding,
-                  matrix_of(target, number, matrix, encoding));
+void transpose(const Transposition& weight) {
+  check_transposition(weight);
+  for (std::int64_t number = 0; number < weight.matrices; ++number)
+    transpose_one(weight, matrix_of(weight.source, number, weight.matrix, weight.encoding), target_of(weight, number));
 }
 
 }  // namespace tessera::quant

@@ -85,11 +85,31 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 // Writes the values of a quantized matrix in fp32. A scaled product multiplies these values.
 void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding, float* target);
 
-// Writes the transposed matrix [cols, rows] of each matrix of a stack. `matrix` is the extent of one of the `matrices`
-// matrices. The result has the same elements and scales as the source, so its encoding has the transposed tile. Throws
-// Error if check_extent fails for either extent. This function defines the results of the CUDA kernel. Only tests call
-// this function.
-void transpose(const Quantized& source, Extent matrix, const Encoding& encoding, const Quantized& target,
-               std::int64_t matrices = 1);
+// How to transpose a stack of quantized matrices. `matrix` is the extent of one matrix of the source. A transposed
+// matrix [matrix.cols, matrix.rows] has the same elements and scales as its source, so its encoding has the transposed
+// tile.
+//
+// `padded` is the extent of the codes of one transposed matrix, and `scale_cols` the number of scales in a row of its
+// scales. Both may be larger than the transposed matrix needs; the codes and the scales outside of it are set to 0. An
+// empty `padded` and a `scale_cols` of 0 stand for a result without padding.
+struct Transposition {
+  Quantized source;
+  Extent matrix;
+  Encoding encoding;
+  Quantized target;
+  Extent padded;
+  std::int64_t scale_cols = 0;
+  std::int64_t matrices = 1;
+
+  Extent codes() const { return padded == Extent{} ? Extent{matrix.cols, matrix.rows} : padded; }
+  // Returns the extent of the scales of one transposed matrix.
+  Extent scales() const;
+};
+// Throws Error if check_extent fails for the source or for the result, or if the result has no room for a transposed
+// matrix.
+void check_transposition(const Transposition& weight);
+// Transposes each matrix of the stack. Throws the errors of check_transposition. This function defines the results of
+// the CUDA kernel.
+void transpose(const Transposition& weight);
 
 }  // namespace tessera::quant

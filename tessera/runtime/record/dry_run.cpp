@@ -70,6 +70,7 @@ WeightView DryRun::consume(ParameterId weight, PassId pass) {
   const std::vector<shard::PlaneSpec> planes = planes_of(spec, types);
   for (std::size_t p = 0; p < planes.size(); ++p) view.planes[p].type = planes[p].type;
   if (spec.encoding) view.encoded = quant::Quantized{};
+  if (reads_columnwise(spec) && pass.pass == Pass::backward) view.columnwise = quant::Quantized{};
   return view;
 }
 

@@ -12,6 +12,7 @@ Replay::Replay(schedule::Trace trace, schedule::Schedule schedule, StepContext& 
       schedule_(std::move(schedule)),
       step_(step),
       random_(step.options.replay.delay_seed + static_cast<std::uint64_t>(step.parallel.rank)),
+      columnwise_(trace_, schedule_, step),
       stays_(schedule_.residencies.size()),
       summed_(schedule_.reductions.size()) {
   index_events();
@@ -37,6 +38,9 @@ void Replay::index_events() {
     at(actions_, slot(residency.free)).fence = true;
     if (step_.options.replay.poison) index_poison(residency);
   }
+  for (const schedule::ColumnwiseCopy& copy : schedule_.copies)
+    if (step_.options.replay.poison)
+      at(actions_, copy.last).poison.emplace_back(copy.offset, at(schedule_.columnwise_bytes, copy.unit));
   for (int i = 0; i < static_cast<int>(schedule_.reductions.size()); ++i) {
     at(actions_, at(schedule_.reductions, i).issue).reductions.push_back(i);
     at(actions_, at(schedule_.reductions, i).finish).finishes.push_back(i);
@@ -98,6 +102,7 @@ bool Replay::is_current(const Stay& stay, const schedule::Residency& residency) 
 bool Replay::begin_step() {
   bool prepared = true;
   next_ = 0;
+  columnwise_.begin_step();
   for (std::size_t i = 0; i < stays_.size(); ++i) {
     const schedule::Residency& residency = schedule_.residencies[i];
     stays_[i].awaited = false;
@@ -163,6 +168,13 @@ void Replay::unpack(const schedule::Residency& residency) {
   for (const schedule::ParameterId id : at(schedule_.gather_units, residency.unit))
     entry(id).materializer.unpack(entry(id).parameter, gathered + at(gathered_, id).offset,
                                   unpacked + at(gathered_, id).unpacked, step_.parallel.kernels());
+}
+
+void Replay::arrive_columnwise(ParameterEntry& entry, schedule::ParameterId id) {
+  const int residency = at(residency_of_, next_);
+  std::byte* const gathered =
+      residency < 0 ? nullptr : step_.arenas.gather.data() + at(schedule_.residencies, residency).offset;
+  columnwise_.arrive(entry, id, next_, gathered);
 }
 
 std::byte* Replay::staging(schedule::ParameterId id) {
@@ -300,6 +312,9 @@ void Replay::repeat() {
     if (event.kind == schedule::EventKind::publish) entry(event.parameter).parameter.make_version();
     if (event.kind == schedule::EventKind::consume && !entry(event.parameter).materializer.is_resident())
       residency_of_next(entry(event.parameter));
+    if (event.kind == schedule::EventKind::consume && event.pass == schedule::Pass::backward &&
+        entry(event.parameter).has_columnwise())
+      columnwise_.repeat(entry(event.parameter), next_);
     for (const int i : at(actions_, slot(schedule_.position_of(next_))).gathers) note_versions(i);
     if (next_ + 1 == schedule_.body) clear_issued();
   }

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/runtime/replay/columnwise_copies.h"
 #include "tessera/runtime/step_context.h"
 #include "tessera/schedule/schedule.h"
 
@@ -38,6 +39,8 @@ class Replay {
 
   // arrive and staging are called for the next event. The caller then calls passed().
   void arrive(ParameterEntry& entry, schedule::ParameterId id);  // before a consume event: makes the weight readable
+  // After arrive, if the event is one of a backward pass that reads the weight's columnwise copy.
+  void arrive_columnwise(ParameterEntry& entry, schedule::ParameterId id);
   std::byte* staging(schedule::ParameterId id);  // before a produce event: the address of the gradient's staging
   void passed();  // called when the event is recorded; issues the transfers that the schedule has at this event
 
@@ -111,6 +114,7 @@ class Replay {
   StepContext& step_;
   std::mt19937_64 random_;
 
+  ColumnwiseCopies columnwise_;
   std::vector<Actions> actions_;  // by slot(position)
   // By event: the residency of a consume event, the reduction of a produce event; -1 for other events.
   std::vector<int> residency_of_, reduction_of_;

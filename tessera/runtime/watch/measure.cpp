@@ -11,9 +11,31 @@
 
 namespace tessera::runtime {
 
+namespace {
+
+// Raises the number of a parameter.
+void raise(std::vector<double>& seconds, schedule::ParameterId id, double value) {
+  seconds.resize(std::max(seconds.size(), static_cast<std::size_t>(id) + 1));
+  double& longest = seconds[static_cast<std::size_t>(id)];
+  longest = std::max(longest, value);
+}
+
+std::vector<double> by_unit(const std::vector<schedule::Unit>& units, const std::vector<double>& by_parameter) {
+  std::vector<double> sums;
+  for (const schedule::Unit& unit : units) {
+    sums.push_back(0);
+    for (const schedule::ParameterId id : unit) sums.back() += by_parameter[static_cast<std::size_t>(id)];
+  }
+  return sums;
+}
+
+}  // namespace
+
 void Measure::begin_step() {
   segments_.clear();
   std::ranges::fill(gathers_, 0.0);
+  std::ranges::fill(copies_, 0.0);
+  copies_on_device_.clear();
   reduce_seconds_ = reduce_bytes_ = waited_ = 0;
   stretches_.clear();
   collective_waits_.clear();
@@ -55,13 +77,26 @@ void Measure::passed(const FencePairs& waits) {
 void Measure::read_stretches() {
   if (stretches_.empty()) return;
   parallel_.compute->synchronize();
+  for (const Copy& it : copies_on_device_) raise(copies_, it.id, it.end.seconds_since(it.begin));
   for (const Stretch& it : stretches_) add(it.event, it.end.seconds_since(it.begin), seconds_of(it.waits));
 }
 
 void Measure::gathered(schedule::ParameterId id, double seconds) {
-  gathers_.resize(std::max(gathers_.size(), static_cast<std::size_t>(id) + 1));
-  double& longest = gathers_[static_cast<std::size_t>(id)];
-  longest = std::max(longest, seconds);
+  raise(gathers_, id, seconds);
+}
+
+void Measure::copied(schedule::ParameterId id, const std::function<void()>& make) {
+  if (parallel_.is_asynchronous()) {
+    const base::Fence begin = parallel_.compute->record_timed();
+    make();
+    copies_on_device_.push_back({.id = id, .begin = begin, .end = parallel_.compute->record_timed()});
+    return;
+  }
+  const double begin = host_seconds(parallel_);
+  make();
+  const double seconds = host_seconds(parallel_) - begin;
+  last_ += seconds;  // the segment before the next event does not include the copy
+  raise(copies_, id, seconds);
 }
 
 std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters, std::int64_t room,
@@ -69,6 +104,7 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   read_stretches();
   segments_.resize(trace.size());
   gathers_.resize(parameters);
+  copies_.resize(parameters);
   std::vector<double> waited(trace.size());  // index: event of the collective; seconds that compute waited for it
   agreed_.comm_waits.resize(trace.size());
   std::iota(agreed_.comm_waits.begin(), agreed_.comm_waits.end(), 0);
@@ -83,6 +119,7 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
   std::vector<double> all = segments_;
   all.insert(all.end(), waited.begin(), waited.end());
   all.insert(all.end(), gathers_.begin(), gathers_.end());
+  all.insert(all.end(), copies_.begin(), copies_.end());
   all.push_back(reduce_bytes_ > 0 ? reduce_seconds_ / reduce_bytes_ : 0);
   all.push_back(-static_cast<double>(room));
   agreement.wait(parallel_.rank_class->all_reduce(all.data(), static_cast<std::int64_t>(all.size()), quant::DType::fp64,
@@ -100,6 +137,8 @@ std::int64_t Measure::agree(const schedule::Trace& trace, std::size_t parameters
       for (int meanwhile = static_cast<int>(i) + 1; meanwhile <= agreed_.comm_waits[i]; ++meanwhile)
         seconds += agreed_.segment_seconds[static_cast<std::size_t>(meanwhile)];
   gathers_.assign(at, at + static_cast<std::ptrdiff_t>(parameters));
+  at += static_cast<std::ptrdiff_t>(parameters);
+  copies_.assign(at, at + static_cast<std::ptrdiff_t>(parameters));
   seconds_per_byte_ = all[all.size() - 2];
   return room == schedule::kUnlimited ? room : static_cast<std::int64_t>(-all.back());
 }
@@ -114,13 +153,9 @@ schedule::Costs Measure::costs(const schedule::Trace& trace, const schedule::Sch
       [this](int, mesh::Transfer, std::int64_t bytes) { return static_cast<double>(bytes) * seconds_per_byte_; },
       costs);
   // The time of each gather was measured, including all its hops.
-  std::vector<double>& gathers = costs.seconds[mesh::Transfer::gather];
-  gathers.clear(), costs.seconds[mesh::Transfer::gather_compute].clear();
-  for (const schedule::Unit& unit : schedule.gather_units) {
-    double seconds = 0;
-    for (const schedule::ParameterId id : unit) seconds += gathers_[static_cast<std::size_t>(id)];
-    gathers.push_back(seconds);
-  }
+  costs.seconds[mesh::Transfer::gather] = by_unit(schedule.gather_units, gathers_);
+  costs.seconds[mesh::Transfer::gather_compute].clear();
+  costs.copy_seconds = by_unit(schedule.gather_units, copies_);
   return costs;
 }
 

@@ -1,5 +1,6 @@
 // Measures the durations of a recorded step and computes costs that are equal on every rank.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "tessera/runtime/watch/agreement.h"
@@ -28,6 +29,9 @@ class Measure {
   // Called when the work of an event is done and compute continues.
   void passed(const FencePairs& waits);
   void gathered(schedule::ParameterId id, double seconds);
+  // Calls make(), which enqueues the columnwise copy of a weight on compute, and measures it. The copy belongs to no
+  // segment.
+  void copied(schedule::ParameterId id, const std::function<void()>& make);
   void reduced(double seconds, std::int64_t bytes) {
     reduce_seconds_ += seconds;
     reduce_bytes_ += static_cast<double>(bytes);
@@ -41,6 +45,11 @@ class Measure {
                         const std::vector<schedule::ParameterSize>& sizes) const;
 
  private:
+  // A columnwise copy on a GPU.
+  struct Copy {
+    schedule::ParameterId id = 0;
+    base::Fence begin, end;
+  };
   // A segment on a GPU.
   struct Stretch {
     std::size_t event = 0;
@@ -60,9 +69,10 @@ class Measure {
   std::vector<double> segments_;  // by event: seconds of the segment before the event
   std::vector<Stretch> stretches_;
   std::vector<CollectiveWait> collective_waits_;
-  base::Fence begin_;            // beginning of the next segment; default-constructed before the first segment
-  std::size_t waits_seen_ = 0;   // number of compute's waits before begin_
-  std::vector<double> gathers_;  // by parameter: seconds of its gather
+  base::Fence begin_;           // beginning of the next segment; default-constructed before the first segment
+  std::size_t waits_seen_ = 0;  // number of compute's waits before begin_
+  std::vector<Copy> copies_on_device_;
+  std::vector<double> gathers_, copies_;  // by parameter: seconds of its gather and of its columnwise copy
   double reduce_seconds_ = 0, reduce_bytes_ = 0;
   schedule::Costs agreed_;
   double seconds_per_byte_ = 0;  // seconds that reductions take for each byte

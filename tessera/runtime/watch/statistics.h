@@ -30,8 +30,11 @@ struct StepStatistics {
   // On a GPU: seconds in which compute waited for the host to enqueue work (host_pace.h). 0 if this was not measured.
   double waiting_seconds = 0;
   std::int64_t demand_gathers = 0;  // number of gathers on demand
-  bool recorded = false;            // whether the step had no schedule
-  bool departed = false;            // whether the step departed from its schedule
+  // Number of times that compute made the columnwise copies of a unit, each with one launch. Without a schedule, each
+  // weight is copied alone.
+  std::int64_t columnwise_copies = 0;
+  bool recorded = false;  // whether the step had no schedule
+  bool departed = false;  // whether the step departed from its schedule
   // tp_pieces: pieces of activations that this rank received over tp. tp_fallbacks: pieces of a scheduled step that
   // were received outside the transfer arena. They cannot be pushed.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;

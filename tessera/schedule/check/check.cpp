@@ -21,6 +21,7 @@ std::vector<std::string> check(const Trace& trace, const std::vector<ParameterSi
   check_units(sizes, schedule, faults);
   if (!faults.none()) return faults.take();
   check_residencies(trace, schedule, faults);
+  if (faults.none()) check_copies(trace, schedule, faults);
   check_reductions(trace, schedule, faults);
   if (!faults.none()) return faults.take();
   const std::vector<int> taken = match_produces(trace, sizes, schedule, faults);

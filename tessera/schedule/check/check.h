@@ -8,6 +8,9 @@
 // the checker requires:
 // - every consume or release event finds the newest version of its unit's weights,
 // - every unpacking finds its packed bytes,
+// - every columnwise copy is made from the newest version of its unit's weights, and every consume or release event of
+// a
+//   backward pass finds the copy of this step and of this version,
 // - every produce event finds its staging; a gradient without staging is produced once a step,
 // - every main_grad receives each produced gradient once.
 // The end of an interval counts as a write, because a debug mode writes NaN to the interval. Every wait is for work

@@ -1,4 +1,5 @@
-// Collects the faults that the checker finds and formats the names of events, units, residencies and reductions.
+// Collects the faults that the checker finds and formats the names of events, units, residencies, copies
+// and reductions.
 #pragma once
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -47,6 +48,11 @@ class CheckFaults {
     return fmt::format("residency {} of {} (issue {}, free {}, wait {}, last {}, offset {}{})", index,
                        unit(schedule_.gather_units[static_cast<std::size_t>(it.unit)]), it.issue, it.free, it.wait,
                        it.last, it.offset, unpacked);
+  }
+  std::string copy(int index) const {
+    const ColumnwiseCopy& it = schedule_.copies[static_cast<std::size_t>(index)];
+    return fmt::format("columnwise copy {} of {} (make {}, last {}, offset {})", index,
+                       unit(schedule_.gather_units[static_cast<std::size_t>(it.unit)]), it.make, it.last, it.offset);
   }
   std::string reduction(int index) const {
     const Reduction& it = schedule_.reductions[static_cast<std::size_t>(index)];

@@ -34,6 +34,8 @@ CheckedLanes::CheckedLanes(const Trace& trace, const std::vector<ParameterSize>&
   waits_ = agenda_of(schedule.residencies, &Residency::wait);
   unpacked_ = agenda_of(schedule.residencies, &Residency::wait);
   ends_ = agenda_of(schedule.residencies, &Residency::last);
+  copies_ = agenda_of(schedule.copies, &ColumnwiseCopy::make);
+  copy_ends_ = agenda_of(schedule.copies, &ColumnwiseCopy::last);
   stagings_ = agenda_of(schedule.reductions, &Reduction::first);
   reductions_ = agenda_of(schedule.reductions, &Reduction::issue);
   finishes_ = agenda_of(schedule.reductions, &Reduction::finish);
@@ -43,6 +45,9 @@ CheckedLanes::CheckedLanes(const Trace& trace, const std::vector<ParameterSize>&
   gather_unit_ = units_by_parameter(schedule.gather_units, sizes.size());
   gathered_.resize(schedule.residencies.size());
   current_.assign(schedule.gather_units.size(), -1);
+  made_.resize(schedule.gather_units.size());
+  for (int copy = 0; copy < static_cast<int>(schedule.copies.size()); ++copy)
+    made_[static_cast<std::size_t>(schedule.copies[static_cast<std::size_t>(copy)].unit)].copy = copy;
   users_.assign(sizes.size(), 0);
   held_.assign(sizes.size(), -1);
   published_.assign(sizes.size(), 0);
@@ -67,7 +72,9 @@ void CheckedLanes::run_step(bool publishes) {
 }
 
 void CheckedLanes::begin_step() {
-  for (ItemsByEvent* agenda : {&waits_, &unpacked_, &ends_, &stagings_, &reductions_, &finishes_}) agenda->restart();
+  for (ItemsByEvent* agenda :
+       {&waits_, &unpacked_, &ends_, &copies_, &copy_ends_, &stagings_, &reductions_, &finishes_})
+    agenda->restart();
   std::ranges::fill(current_, -1);
   step_begin_ = on(kCompute).clock;
   issue_gathers(-1);
@@ -78,6 +85,7 @@ void CheckedLanes::run_event(int index) {
   const Event& event = trace_[static_cast<std::size_t>(index)];
   const bool in_body = index < schedule_.body;
   for (int residency = 0; in_body && (residency = waits_.next(index)) >= 0;) wait_for(residency, index);
+  for (int copy = 0; in_body && (copy = copies_.next(index)) >= 0;) make_copy(copy, index);
   for (int reduction = 0; in_body && (reduction = stagings_.next(index)) >= 0;) {
     const Reduction& it = schedule_.reductions[static_cast<std::size_t>(reduction)];
     const std::int64_t bytes = schedule_.reduce_bytes[static_cast<std::size_t>(it.unit)];
@@ -100,6 +108,7 @@ void CheckedLanes::after_event(int index) {
   for (int residency = 0; in_body && (residency = unpacked_.next(index)) >= 0;)
     if (unpacks(residency)) end_bytes(residency, /*packed=*/true);
   for (int residency = 0; in_body && (residency = ends_.next(index)) >= 0;) end_bytes(residency, /*packed=*/false);
+  for (int copy = 0; in_body && (copy = copy_ends_.next(index)) >= 0;) end_copy(copy);
   fences_[static_cast<std::size_t>(index)] = on(kCompute).clock;
   for (int reduction = 0; in_body && (reduction = reductions_.next(index)) >= 0;) issue_reduction(reduction);
   issue_gathers(schedule_.position_of(index));
@@ -161,11 +170,65 @@ void CheckedLanes::unpack(int residency, int index) {
                 faults_.residency(residency), faults_.event(index), gather_tenant(*conflict));
 }
 
+// Compute reads the gathered bytes of the unit, or the shards of weights that stay in place, and writes the copies.
+void CheckedLanes::make_copy(int copy, int index) {
+  const ColumnwiseCopy& it = schedule_.copies[static_cast<std::size_t>(copy)];
+  const auto unit = static_cast<std::size_t>(it.unit);
+  const int residency = current_[unit];
+  const bool in_place = schedule_.stays_in_place(it.unit);
+  if (!in_place && residency < 0)
+    return faults_.add("{}: expected the weights of its unit before {}, got none", faults_.copy(copy),
+                       faults_.event(index));
+  for (const ParameterId member : schedule_.gather_units[unit])
+    if (const auto id = static_cast<std::size_t>(member);
+        !in_place && gathered_[static_cast<std::size_t>(residency)].publishes < published_[id])
+      faults_.add("{}: its weight {} was gathered before its last publish event, in {}, expected the newest version",
+                  faults_.copy(copy), faults_.parameter(member), faults_.residency(residency));
+  if (!in_place)
+    if (const auto conflict = gather_arena_.read(arrived(residency), gather_tenant_of(residency, false), on(kCompute)))
+      faults_.add("{}: expected the weights of {} before {}, got {}{}", faults_.copy(copy),
+                  faults_.residency(residency), faults_.event(index), gather_tenant(*conflict),
+                  conflict->unordered ? ", which may be in flight" : "");
+  if (const auto conflict = gather_arena_.write(range_of(it), copy_tenant_of(copy), on(kCompute)))
+    faults_.add("{}: is written before {} while the gather of {} may write the same bytes", faults_.copy(copy),
+                faults_.event(index), gather_tenant(*conflict));
+  made_[unit] = {.copy = copy, .step = step_, .publishes = publishes_};
+}
+
+void CheckedLanes::end_copy(int copy) {
+  const ColumnwiseCopy& it = schedule_.copies[static_cast<std::size_t>(copy)];
+  if (const auto conflict = gather_arena_.write(range_of(it), copy_tenant_of(copy), on(kCompute), true))
+    faults_.add("{}: ends while the gather of {} may write its bytes", faults_.copy(copy), gather_tenant(*conflict));
+}
+
+// A consume or release event of a backward pass reads the columnwise copy of its weight.
+void CheckedLanes::read_copy(int index) {
+  const Event& event = trace_[static_cast<std::size_t>(index)];
+  const auto id = static_cast<std::size_t>(event.parameter);
+  if (event.pass != Pass::backward || sizes_[id].columnwise == 0) return;
+  const int unit = gather_unit_[id];
+  const Made made = unit == kNoUnit ? Made{} : made_[static_cast<std::size_t>(unit)];
+  if (made.copy < 0)
+    return faults_.add("{}: expected a columnwise copy of its weight, got none in the schedule", faults_.event(index));
+  const std::string name = faults_.copy(made.copy);
+  if (made.publishes < published_[id])
+    return faults_.add(
+        "{}: reads {}, which was made before the last publish event of the weight, expected a copy of "
+        "the newest version",
+        faults_.event(index), name);
+  const ColumnwiseCopy& it = schedule_.copies[static_cast<std::size_t>(made.copy)];
+  if (made.step != step_ || it.last < index)
+    return faults_.add("{}: expected a position inside a columnwise copy of its unit, got {}", faults_.event(index),
+                       name);
+  if (const auto conflict = gather_arena_.read(range_of(it), copy_tenant_of(made.copy), on(kCompute)))
+    faults_.add("{}: expected {}, got {} in its bytes", faults_.event(index), name, gather_tenant(*conflict));
+}
+
 void CheckedLanes::consume(int index) {
   const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
   if (sizes_[id].gathered == 0 && sizes_[id].unpacked == 0) {
     ++users_[id];
-    return;
+    return read_copy(index);
   }
   const int unit = gather_unit_[id];
   const int current = unit == kNoUnit ? -1 : current_[static_cast<std::size_t>(unit)];
@@ -177,12 +240,14 @@ void CheckedLanes::consume(int index) {
     faults_.add("{}: its weight was gathered before its last publish event, in {}, expected the newest version",
                 faults_.event(index), faults_.residency(current));
   read_weights(current, index);
+  read_copy(index);
 }
 
 void CheckedLanes::release(int index) {
   const auto id = static_cast<std::size_t>(trace_[static_cast<std::size_t>(index)].parameter);
   if (users_[id] == 0) return faults_.add("{}: released but not consumed", faults_.event(index));
   if (held_[id] >= 0) read_weights(held_[id], index);
+  read_copy(index);
   if (--users_[id] == 0) held_[id] = -1;
 }
 
@@ -356,9 +421,12 @@ const VectorClock& CheckedLanes::fence(int position) const {
 
 std::string CheckedLanes::gather_tenant(const CheckedArena::Conflict& conflict) const {
   if (conflict.tenant == kNoTenant) return "nothing";
-  const int of_step = conflict.tenant % static_cast<int>(2 * schedule_.residencies.size());
+  const std::string end = conflict.ended ? "the end of " : "";
+  const int of_step = conflict.tenant % static_cast<int>(gather_tenants());
+  const int copy = of_step - 2 * static_cast<int>(schedule_.residencies.size());
+  if (copy >= 0) return end + faults_.copy(copy);
   const char* stage = !unpacks(of_step / 2) ? "" : of_step % 2 == 0 ? "the packed bytes of " : "the unpacked bytes of ";
-  return (conflict.ended ? "the end of " : "") + (stage + faults_.residency(of_step / 2));
+  return end + stage + faults_.residency(of_step / 2);
 }
 
 std::string CheckedLanes::reduce_tenant(const CheckedArena::Conflict& conflict) const {

@@ -45,6 +45,14 @@ class CheckedLanes {
     VectorClock done{};
   };
 
+  // A columnwise copy in the arena. Before the first step, the arena holds the copies of an earlier step, after which
+  // all weights were published.
+  struct Made {
+    int copy = -1;                // index into the schedule's copies; -1: the unit has no copies
+    int step = -1;                // step in which the copy was made
+    std::int64_t publishes = -1;  // number of publish events of all parameters before the copy was made
+  };
+
   void begin_step();
   void run_event(int index);
   void after_event(int index);
@@ -53,6 +61,9 @@ class CheckedLanes {
   void wait_for(int residency, int index);
   void unpack(int residency, int index);
   void end_bytes(int residency, bool packed);
+  void make_copy(int copy, int index);
+  void end_copy(int copy);
+  void read_copy(int index);
   void consume(int index);
   void release(int index);
   void produce(int index);
@@ -73,11 +84,18 @@ class CheckedLanes {
   CheckedArena::Range arrived(int residency) const;
   CheckedArena::Range used(int residency) const;
   bool unpacks(int residency) const;
-  // Returns the tenant number of a residency. Each residency of a step has two tenants: an even number for the gathered
-  // bytes, and an odd number for the unpacked bytes.
-  int gather_tenant_of(int residency, bool unpacked) const {
-    return tenant_of(2 * residency + (unpacked ? 1 : 0), 2 * schedule_.residencies.size());
+  CheckedArena::Range range_of(const ColumnwiseCopy& copy) const {
+    return {copy.offset, copy.offset + schedule_.columnwise_bytes[static_cast<std::size_t>(copy.unit)]};
   }
+  // Return the tenant numbers in the gather arena. Each residency of a step has two tenants: an even number for the
+  // gathered bytes, and an odd number for the unpacked bytes. The columnwise copies of the step have the next numbers.
+  int gather_tenant_of(int residency, bool unpacked) const {
+    return tenant_of(2 * residency + (unpacked ? 1 : 0), gather_tenants());
+  }
+  int copy_tenant_of(int copy) const {
+    return tenant_of(2 * static_cast<int>(schedule_.residencies.size()) + copy, gather_tenants());
+  }
+  std::size_t gather_tenants() const { return 2 * schedule_.residencies.size() + schedule_.copies.size(); }
   int tenant_of(int item, std::size_t items) const { return step_ * static_cast<int>(items) + item; }
   std::string gather_tenant(const CheckedArena::Conflict& conflict) const;
   std::string reduce_tenant(const CheckedArena::Conflict& conflict) const;
@@ -96,7 +114,7 @@ class CheckedLanes {
   std::vector<VectorClock> fences_;  // by event: the clock of compute when it last passed the event
   std::size_t next_gather_ = 0;
 
-  ItemsByEvent waits_, unpacked_, ends_, stagings_, reductions_, finishes_;
+  ItemsByEvent waits_, unpacked_, ends_, copies_, copy_ends_, stagings_, reductions_, finishes_;
   CheckedArena gather_arena_, reduce_arena_, scratch_;
   std::vector<AccessHistory> shards_, main_grads_;  // shards_ by parameter, main_grads_ by reduce unit
   std::vector<int> shard_readers_;                  // by parameter: the last residency that read its shard
@@ -104,6 +122,7 @@ class CheckedLanes {
 
   std::vector<Gathered> gathered_;  // by residency: the newest gather
   std::vector<int> current_;        // by gather unit: the last residency of this step that compute waited for, or -1
+  std::vector<Made> made_;          // by gather unit: the newest columnwise copy
   // By parameter. users_: number of consume events without a release event. held_: the residency that they use.
   std::vector<int> users_, held_;
   std::vector<std::int64_t> published_;  // by parameter: value of publishes_ at its last publish event

@@ -89,13 +89,24 @@ void check_domains(const char* kind, const std::vector<Unit>& units, const std::
   }
 }
 
-// Checks that the members of a unit are all unpacked or all used without unpacking.
+// Checks that the members of a unit are all unpacked or all used without unpacking, and that all or none of them have
+// columnwise copies. Members with copies are not unpacked, and all or none of them stay in place.
 void check_stages(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
   for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
-    for (const ParameterId id : schedule.gather_units[unit])
-      if ((sizes[static_cast<std::size_t>(id)].unpacked > 0) != schedule.unpacks(static_cast<int>(unit)))
-        faults.add("gather unit {} {}: expected members that are all unpacked or all used without unpacking, got {}",
-                   unit, faults.unit(schedule.gather_units[unit]), faults.parameter(id));
+    for (const ParameterId id : schedule.gather_units[unit]) {
+      const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
+      const int number = static_cast<int>(unit);
+      const auto expected = [&](const char* members) {
+        faults.add("gather unit {} {}: expected members that are {}, got {}", unit,
+                   faults.unit(schedule.gather_units[unit]), members, faults.parameter(id));
+      };
+      if ((size.unpacked > 0) != schedule.unpacks(number)) expected("all unpacked or all used without unpacking");
+      if ((size.columnwise > 0) != schedule.copies_columnwise(number))
+        expected("all with or all without columnwise copies");
+      if (size.columnwise > 0 && size.unpacked > 0) expected("either unpacked or copied");
+      if (size.columnwise > 0 && (size.gathered == 0) != schedule.stays_in_place(number))
+        expected("all gathered or all in place");
+    }
 }
 
 }  // namespace
@@ -146,6 +157,8 @@ void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedu
        {UnitBytes{"gather", "members", schedule.gather_units, schedule.gather_bytes, &ParameterSize::gathered},
         UnitBytes{"gather", "members unpacked", schedule.gather_units, schedule.unpacked_bytes,
                   &ParameterSize::unpacked},
+        UnitBytes{"gather", "columnwise copies", schedule.gather_units, schedule.columnwise_bytes,
+                  &ParameterSize::columnwise},
         UnitBytes{"reduce", "members", schedule.reduce_units, schedule.reduce_bytes, &ParameterSize::staging},
         UnitBytes{"reduce", "exchanges", schedule.reduce_units, schedule.scratch_bytes, &ParameterSize::scratch}})
     check_bytes(bytes, sizes, faults);
@@ -194,6 +207,42 @@ void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults
     else if (schedule.gather_bytes[unit] > 0 && it.offset < it.unpacked_offset + schedule.unpacked_bytes[unit] &&
              it.unpacked_offset < it.offset + schedule.gather_bytes[unit])
       faults.add("{}: its packed and its unpacked bytes overlap", name);
+  }
+}
+
+void check_copies(const Trace& trace, const Schedule& schedule, CheckFaults& faults) {
+  std::vector<int> newest(schedule.gather_units.size(), -1);
+  int previous = 0;
+  for (int index = 0; index < static_cast<int>(schedule.copies.size()) && !faults.full(); ++index) {
+    const ColumnwiseCopy& it = schedule.copies[static_cast<std::size_t>(index)];
+    if (!exists(it.unit, schedule.gather_units.size()) || !schedule.copies_columnwise(it.unit)) {
+      faults.add("columnwise copy {}: expected a gather unit with copies, got unit {}", index, it.unit);
+      continue;
+    }
+    const auto unit = static_cast<std::size_t>(it.unit);
+    const std::string name = faults.copy(index);
+    if (it.make < previous) faults.add("{}: expected copies in order, but the previous one is at {}", name, previous);
+    previous = std::max(previous, it.make);
+    if (it.make < 0 || it.last <= it.make || it.last >= schedule.body) {
+      faults.add("{}: expected 0 <= make < last < {}", name, schedule.body);
+      continue;
+    }
+    for (const auto& [at, kind] : {std::pair(it.make, EventKind::consume), std::pair(it.last, EventKind::release)})
+      if (!is_event_of(trace, at, kind, schedule.gather_units[unit]) ||
+          trace[static_cast<std::size_t>(at)].pass != Pass::backward)
+        faults.add("{}: expected a {} event of the unit in a backward pass, got {}", name, name_of(kind),
+                   faults.event(at));
+    if (!fits(it.offset, schedule.columnwise_bytes[unit], schedule.gather_arena))
+      faults.add("{}: its {} bytes do not fit into the gather arena of {} bytes", name, schedule.columnwise_bytes[unit],
+                 schedule.gather_arena);
+    if (newest[unit] >= 0 && it.make <= schedule.copies[static_cast<std::size_t>(newest[unit])].last)
+      faults.add("{}: made while {} is in use, expected one copy at a time", name, faults.copy(newest[unit]));
+    newest[unit] = index;
+    const auto holds = [&](const Residency& residency) {
+      return residency.unit == it.unit && residency.wait <= it.make && it.last <= residency.last;
+    };
+    if (!schedule.stays_in_place(it.unit) && std::ranges::none_of(schedule.residencies, holds))
+      faults.add("{}: expected a residency of its unit from {} to {}, got none", name, it.make, it.last);
   }
 }
 

@@ -16,8 +16,11 @@ std::vector<int> units_by_parameter(const std::vector<Unit>& units, std::size_t 
 void check_trace(const Trace& trace, std::size_t parameters, const Schedule& schedule, CheckFaults& faults);
 // Checks the units, their bytes and the scratch.
 void check_units(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults);
-// Checks each residency and each reduction alone, their order, and the sizes of the arenas. The units must exist.
+// Check each residency, each columnwise copy and each reduction alone, their order, and the sizes of the arenas. The
+// units must exist. check_copies also checks that a copy of a gathered unit lies within one residency, which must have
+// passed check_residencies.
 void check_residencies(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
+void check_copies(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
 void check_reductions(const Trace& trace, const Schedule& schedule, CheckFaults& faults);
 // Returns, by event, the index of the reduction that takes the gradient produced at the event, and -1 for other events
 // and for gradients without staging. Adds a fault for each gradient with staging that is not taken by exactly one

@@ -13,7 +13,7 @@ std::optional<std::int64_t> Arena::find(std::int64_t bytes, int first, Side side
   if (const auto gap = gap_sizes_.lower_bound({bytes, 0}); gap != gap_sizes_.end())
     return within(gap->second, gap->second + gap->first);
   Gaps opened;  // runs of evictable tenants and adjacent gaps
-  for (const auto& [next, last, offset] : order_) {
+  for (const auto& [value, next, last, offset] : order_) {
     if (last >= first) continue;  // the tenant is still in use and cannot be evicted
     const auto [begin, end] = widened(offset, offset + tenants_.at(offset).bytes, opened);
     if (end - begin >= bytes) return within(begin, end);

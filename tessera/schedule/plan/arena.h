@@ -18,9 +18,10 @@ inline constexpr int kNever = std::numeric_limits<int>::max();
 // A user of an interval of bytes in an arena.
 struct Tenant {
   std::int64_t offset = 0, bytes = 0;
-  int owner = 0;      // defined by the caller
-  int last = 0;       // the bytes are in use until this event
-  int next = kNever;  // the event of the next use
+  int owner = 0;          // defined by the caller
+  int last = 0;           // the bytes are in use until this event
+  int next = kNever;      // the event of the next use
+  bool is_cheap = false;  // whether the bytes can be written again without a transfer
 };
 
 class Arena {
@@ -28,9 +29,10 @@ class Arena {
   explicit Arena(std::int64_t limit);
 
   // Returns an offset for `bytes` bytes at event `first`. Takes the smallest free gap that is large enough. If no gap
-  // is large enough, takes the bytes of tenants that are not in use. The tenants whose next use is farthest away are
-  // taken first. Among tenants with equal next use, the tenants whose use ended first are taken first. Returns nullopt
-  // if tenants in use leave too few bytes. If the found range is larger than needed, `side` selects its low or its high
+  // is large enough, takes the bytes of tenants that are not in use. Tenants without a next use are taken first, then
+  // cheap tenants, then the others. Among these, the tenants whose next use is farthest away are taken first. Among
+  // tenants with equal next use, the tenants whose use ended first are taken first. Returns nullopt if tenants in use
+  // leave too few bytes. If the found range is larger than needed, `side` selects its low or its high
   // end.
   enum class Side : std::uint8_t { low, high };
   std::optional<std::int64_t> find(std::int64_t bytes, int first, Side side = Side::low) const;
@@ -43,9 +45,12 @@ class Arena {
 
  private:
   using Gaps = std::map<std::int64_t, std::int64_t>;  // by begin of the gap: its end
-  // (-next, last, offset). Tenants are evicted in ascending order of this tuple.
-  using Order = std::tuple<int, int, std::int64_t>;
-  static Order order_of(const Tenant& tenant) { return {-tenant.next, tenant.last, tenant.offset}; }
+  // (value, -next, last, offset). Tenants are evicted in ascending order of this tuple.
+  using Order = std::tuple<int, int, int, std::int64_t>;
+  static Order order_of(const Tenant& tenant) {
+    const int value = tenant.next == kNever ? 0 : tenant.is_cheap ? 1 : 2;
+    return {value, -tenant.next, tenant.last, tenant.offset};
+  }
   std::pair<std::int64_t, std::int64_t> widened(std::int64_t begin, std::int64_t end, Gaps& opened) const;
   std::map<std::int64_t, Tenant>::const_iterator first_above(std::int64_t begin) const;
   void add_gap(std::int64_t begin, std::int64_t end);

@@ -1,4 +1,5 @@
-// Plans the gathers: the bytes of each gathered weight in the arena, and the interval in which it occupies them.
+// Plans the gathers: the bytes of each gathered weight and of each columnwise copy in the arena, and the interval in
+// which it occupies them.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -12,21 +13,52 @@
 namespace tessera::schedule {
 namespace {
 
-// An interval in which at least one member of a unit is consumed and not yet released.
+// An interval in which at least one member of a unit is consumed and not yet released. For a use of the columnwise
+// copies, only backward passes count.
 struct Use {
-  int unit = 0, first = 0, last = 0;  // event indices of the consume and release events
-  int next = kNever;                  // the value `first` of the unit's next use
+  int unit = 0;
+  bool is_copy = false;
+  int first = 0, last = 0;  // event indices of the consume and release events
+  int next = kNever;        // the value `first` of the next use of this kind
 };
 
-std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vector<int>& published) {
+// Collects the uses of one kind. Index of both vectors: unit.
+class OpenUses {
+ public:
+  explicit OpenUses(std::size_t units) : users_(units, 0), open_(units, 0) {}
+
+  void consume(const Use& use, std::vector<Use>& uses) {
+    const auto unit = static_cast<std::size_t>(use.unit);
+    if (users_[unit]++ > 0) return;
+    open_[unit] = uses.size();
+    uses.push_back(use);
+  }
+  void release(int unit, int index, std::vector<Use>& uses) {
+    const auto u = static_cast<std::size_t>(unit);
+    TESSERA_CHECK(users_[u] > 0, "event {}: unit {} is released but not consumed", index, unit);
+    if (--users_[u] == 0) uses[open_[u]].last = index;
+  }
+
+ private:
+  std::vector<int> users_;         // number of consume events without a release event
+  std::vector<std::size_t> open_;  // index of the newest use
+};
+
+std::vector<int> units_of(const Schedule& schedule) {
   std::vector<int> unit_of;
   for (int unit = 0; unit < static_cast<int>(schedule.gather_units.size()); ++unit)
     for (const ParameterId member : schedule.gather_units[static_cast<std::size_t>(unit)]) {
       unit_of.resize(std::max(unit_of.size(), static_cast<std::size_t>(member) + 1), -1);
       unit_of[static_cast<std::size_t>(member)] = unit;
     }
+  return unit_of;
+}
+
+// Returns the uses in the order of `first`. If both kinds begin at one event, the use of the weights comes first.
+std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vector<int>& published) {
+  const std::vector<int> unit_of = units_of(schedule);
   const std::size_t units = schedule.gather_units.size();
-  std::vector<int> users(units, 0), open(units, -1);
+  OpenUses weights(units), copies(units);
   published.assign(units, std::min(-1, -schedule.optimizer_events()));
   std::vector<Use> uses;
   for (int index = 0; index < schedule.events; ++index) {
@@ -34,27 +66,40 @@ std::vector<Use> uses_of(const Trace& trace, const Schedule& schedule, std::vect
     const auto parameter = static_cast<std::size_t>(event.parameter);
     if (event.parameter < 0 || parameter >= unit_of.size() || unit_of[parameter] < 0) continue;
     const int unit = unit_of[parameter];
-    const auto u = static_cast<std::size_t>(unit);
-    if (event.kind == EventKind::publish) published[u] = std::max(published[u], schedule.position_of(index));
-    if (event.kind == EventKind::consume && users[u]++ == 0) {
-      open[u] = static_cast<int>(uses.size());
-      uses.push_back({unit, index, -1});
+    int& publish = published[static_cast<std::size_t>(unit)];
+    if (event.kind == EventKind::publish) publish = std::max(publish, schedule.position_of(index));
+    const bool moves = !schedule.stays_in_place(unit);
+    const bool copied = schedule.copies_columnwise(unit) && event.pass == Pass::backward;
+    if (event.kind == EventKind::consume) {
+      if (moves) weights.consume({.unit = unit, .first = index, .last = -1}, uses);
+      if (copied) copies.consume({.unit = unit, .is_copy = true, .first = index, .last = -1}, uses);
     }
     if (event.kind != EventKind::release) continue;
-    TESSERA_CHECK(users[u] > 0, "event {}: parameter {} is released but not consumed", index, event.parameter);
-    if (--users[u] == 0) uses[static_cast<std::size_t>(open[u])].last = index;
+    if (moves) weights.release(unit, index, uses);
+    if (copied) copies.release(unit, index, uses);
   }
-  std::vector<int> next(units, kNever);
+  std::vector<int> next(2 * units, kNever);  // index: twice the unit, plus 1 for copies
   for (auto use = uses.rbegin(); use != uses.rend(); ++use) {
     TESSERA_CHECK(use->last >= 0, "event {}: unit {} is consumed but never released", use->first, use->unit);
-    use->next = std::exchange(next[static_cast<std::size_t>(use->unit)], use->first);
+    use->next = std::exchange(next[2 * static_cast<std::size_t>(use->unit) + (use->is_copy ? 1 : 0)], use->first);
   }
   return uses;
 }
 
-// Arena offsets of the two stages of a use, in bytes.
+// Arena offsets of a use, in bytes: of the two stages of the weights, or of the columnwise copies.
 struct Spots {
-  std::int64_t gathered = 0, unpacked = 0;
+  std::int64_t gathered = 0, unpacked = 0, copy = 0;
+};
+
+// What the planner places: the residencies in the order of issue, and the copies in the order of `make`.
+struct Placed {
+  std::vector<Residency> residencies;
+  std::vector<ColumnwiseCopy> copies;
+
+  // Returns whether the schedule needs fewer gathers than another one, or as many gathers and at most as many copies.
+  bool is_no_worse_than(const Placed& other) const {
+    return std::pair(residencies.size(), copies.size()) <= std::pair(other.residencies.size(), other.copies.size());
+  }
 };
 
 // For each byte of the arena, the last use by an evicted weight. Gathers of other domains, and gathers into bytes that
@@ -102,16 +147,27 @@ enum class Stages : std::uint8_t { apart, together };
 class Placer {
  public:
   Placer(const Schedule& schedule, const std::vector<int>& published, std::int64_t limit, Stages stages)
-      : schedule_(schedule), published_(published), stages_(stages), arena_(limit), stays_(published.size(), -1) {}
+      : schedule_(schedule),
+        published_(published),
+        stages_(stages),
+        arena_(limit),
+        stays_(published.size(), -1),
+        copy_stays_(published.size(), -1) {}
 
   // Places the use at the given spots. If `given` is null, the arena chooses the offsets. Returns false if the arena
   // finds no space.
-  bool add(const Use& use, const Spots* given) {
+  bool add(const Use& use, const Spots* given) { return use.is_copy ? add_copy(use, given) : add_weights(use, given); }
+  Placed take() { return std::move(placed_); }
+
+ private:
+  static constexpr int kPacked = -1;  // value of Tenant::owner for packed bytes, which later uses do not share
+
+  bool add_weights(const Use& use, const Spots* given) {
     const auto unit = static_cast<std::size_t>(use.unit);
     const bool unpacks = schedule_.unpacks(use.unit);
     int free = published_[unit];
     if (stays_[unit] >= 0) {
-      Residency& residency = residencies_[static_cast<std::size_t>(stays_[unit])];
+      Residency& residency = placed_.residencies[static_cast<std::size_t>(stays_[unit])];
       const std::int64_t offset = unpacks ? residency.unpacked_offset : residency.offset;
       if (!given || (unpacks ? given->unpacked : given->gathered) == offset) {
         residency.last = use.last;
@@ -120,6 +176,7 @@ class Placer {
       }
       const Tenant moved = arena_.remove(offset);
       last_uses_.add(moved);
+      drop_copy(use.unit);
       free = std::max(free, moved.last);
     }
     Residency next{.unit = use.unit, .free = free, .wait = use.first, .last = use.last};
@@ -127,15 +184,33 @@ class Placer {
                             ? put_both(use, next)
                             : put_gathered(use, given, next) && (!unpacks || put_unpacked(use, given, next));
     if (!placed) return false;
-    next.issue = residencies_.empty() ? next.free : std::max(next.free, residencies_.back().issue);
-    stays_[unit] = static_cast<int>(residencies_.size());
-    residencies_.push_back(next);
+    std::vector<Residency>& residencies = placed_.residencies;
+    next.issue = residencies.empty() ? next.free : std::max(next.free, residencies.back().issue);
+    stays_[unit] = static_cast<int>(residencies.size());
+    residencies.push_back(next);
     return true;
   }
-  std::vector<Residency> take() { return std::move(residencies_); }
 
- private:
-  static constexpr int kPacked = -1;  // value of Tenant::owner for packed bytes, which later uses do not share
+  // Compute writes the copies after all earlier uses of their bytes, so no wait is needed.
+  bool add_copy(const Use& use, const Spots* given) {
+    int& stays = copy_stays_[static_cast<std::size_t>(use.unit)];
+    if (stays >= 0) {
+      ColumnwiseCopy& copy = placed_.copies[static_cast<std::size_t>(stays)];
+      if (!given || given->copy == copy.offset) {
+        copy.last = use.last;
+        arena_.use_again(copy.offset, use.last, use.next);
+        return true;
+      }
+      drop_copy(use.unit);
+    }
+    const std::int64_t bytes = schedule_.columnwise_bytes[static_cast<std::size_t>(use.unit)];
+    const auto found = given ? given->copy : arena_.find(bytes, use.first);
+    if (!found) return false;
+    put({*found, bytes, use.unit, use.last, use.next, /*is_cheap=*/true});
+    stays = static_cast<int>(placed_.copies.size());
+    placed_.copies.push_back({.unit = use.unit, .make = use.first, .last = use.last, .offset = *found});
+    return true;
+  }
 
   // Places the bytes that the gather lane writes. The gather waits for the last use of every earlier tenant. Packed
   // bytes are in use until `first`.
@@ -178,10 +253,19 @@ class Placer {
 
   // Tenants whose bytes are taken are evicted from the arena.
   void put(const Tenant& tenant) {
-    for (const Tenant& gone : arena_.put(tenant)) {
+    const std::vector<Tenant> evicted = arena_.put(tenant);
+    for (const Tenant& gone : evicted) {
       last_uses_.add(gone);
-      if (gone.owner != kPacked) stays_[static_cast<std::size_t>(gone.owner)] = -1;
+      if (gone.owner != kPacked) (gone.is_cheap ? copy_stays_ : stays_)[static_cast<std::size_t>(gone.owner)] = -1;
     }
+    for (const Tenant& gone : evicted)
+      if (gone.owner != kPacked && !gone.is_cheap) drop_copy(gone.owner);
+  }
+
+  // Evicts the copies of a unit if they are in the arena.
+  void drop_copy(int unit) {
+    const int copy = std::exchange(copy_stays_[static_cast<std::size_t>(unit)], -1);
+    if (copy >= 0) last_uses_.add(arena_.remove(placed_.copies[static_cast<std::size_t>(copy)].offset));
   }
 
   const Schedule& schedule_;
@@ -189,15 +273,15 @@ class Placer {
   Stages stages_;
   Arena arena_;
   LastUses last_uses_;
-  std::vector<int> stays_;  // index: unit; the residency of the unit while the unit is in the arena
-  std::vector<Residency> residencies_;
+  // Index: unit; the residency and the copy of the unit while they are in the arena.
+  std::vector<int> stays_, copy_stays_;
+  Placed placed_;
 };
 
 // Places the uses in `limit` bytes, at the given spots. If `spots` is empty, the arena chooses the offsets. Returns
 // nullopt if the arena finds no space.
-std::optional<std::vector<Residency>> place(const std::vector<Use>& uses, const std::vector<int>& published,
-                                            const Schedule& schedule, std::int64_t limit,
-                                            std::span<const Spots> spots = {}, Stages stages = Stages::apart) {
+std::optional<Placed> place(const std::vector<Use>& uses, const std::vector<int>& published, const Schedule& schedule,
+                            std::int64_t limit, std::span<const Spots> spots = {}, Stages stages = Stages::apart) {
   Placer placer(schedule, published, limit, stages);
   for (std::size_t i = 0; i < uses.size(); ++i)
     if (!placer.add(uses[i], spots.empty() ? nullptr : &spots[i])) return std::nullopt;
@@ -210,6 +294,10 @@ std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& sc
   std::vector<Stretch> stretches;
   for (const Use& use : uses) {
     const auto unit = static_cast<std::size_t>(use.unit);
+    if (use.is_copy) {
+      stretches.push_back({use.first, use.last, schedule.columnwise_bytes[unit]});
+      continue;
+    }
     if (schedule.unpacks(use.unit)) stretches.push_back({use.first, use.last, schedule.unpacked_bytes[unit]});
     if (schedule.gather_bytes[unit] > 0)
       stretches.push_back({use.first, schedule.unpacks(use.unit) ? use.first : use.last, schedule.gather_bytes[unit]});
@@ -219,6 +307,10 @@ std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& sc
   auto next = offsets.begin();
   for (const Use& use : uses) {
     spots.emplace_back();
+    if (use.is_copy) {
+      spots.back().copy = *next++;
+      continue;
+    }
     if (schedule.unpacks(use.unit)) spots.back().unpacked = *next++;
     if (schedule.gather_bytes[static_cast<std::size_t>(use.unit)] > 0) spots.back().gathered = *next++;
   }
@@ -227,35 +319,43 @@ std::vector<Spots> lowest_spots(const std::vector<Use>& uses, const Schedule& sc
 
 // Places the uses at offsets that the arena chooses. Tries both kinds of placement and returns the result with fewer
 // gathers.
-std::optional<std::vector<Residency>> place_best(const std::vector<Use>& uses, const std::vector<int>& published,
-                                                 const Schedule& schedule, std::int64_t limit) {
+std::optional<Placed> place_best(const std::vector<Use>& uses, const std::vector<int>& published,
+                                 const Schedule& schedule, std::int64_t limit) {
   auto apart = place(uses, published, schedule, limit);
   if (std::ranges::none_of(schedule.unpacked_bytes, [](std::int64_t bytes) { return bytes > 0; })) return apart;
   auto together = place(uses, published, schedule, limit, {}, Stages::together);
-  return together && (!apart || together->size() < apart->size()) ? std::move(together) : std::move(apart);
+  return together && (!apart || !apart->is_no_worse_than(*together)) ? std::move(together) : std::move(apart);
 }
 
-std::int64_t end_of(const std::vector<Residency>& residencies, const Schedule& schedule) {
+std::int64_t end_of(const Placed& placed, const Schedule& schedule) {
   std::int64_t end = 0;
-  for (const Residency& residency : residencies) {
+  for (const Residency& residency : placed.residencies) {
     const auto unit = static_cast<std::size_t>(residency.unit);
     end = std::max({end, residency.offset + schedule.gather_bytes[unit],
                     residency.unpacked_offset + schedule.unpacked_bytes[unit]});
   }
+  for (const ColumnwiseCopy& copy : placed.copies)
+    end = std::max(end, copy.offset + schedule.columnwise_bytes[static_cast<std::size_t>(copy.unit)]);
   return end;
 }
 
 // Returns the largest number of bytes that hold weights, or are reserved for a gather, at the same time.
-std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule& schedule) {
-  // The keys are twice a position, or one less for the segment before the position, in which weights are unpacked.
+std::int64_t live_peak(const Placed& placed, const Schedule& schedule) {
+  // The keys are twice a position, or one less for the segment before the position, in which compute unpacks weights
+  // and makes copies.
   std::map<int, std::int64_t> changes;
-  for (const Residency& residency : residencies) {
+  for (const Residency& residency : placed.residencies) {
     const auto unit = static_cast<std::size_t>(residency.unit);
     const bool unpacks = schedule.unpacks(residency.unit);
     changes[2 * residency.issue] += schedule.gather_bytes[unit];
     changes[2 * (unpacks ? residency.wait : residency.last)] -= schedule.gather_bytes[unit];
     changes[2 * residency.wait - 1] += schedule.unpacked_bytes[unit];
     changes[2 * residency.last] -= schedule.unpacked_bytes[unit];
+  }
+  for (const ColumnwiseCopy& copy : placed.copies) {
+    const std::int64_t bytes = schedule.columnwise_bytes[static_cast<std::size_t>(copy.unit)];
+    changes[2 * copy.make - 1] += bytes;
+    changes[2 * copy.last] -= bytes;
   }
   std::int64_t live = 0, peak = 0;
   for (const auto& [position, change] : changes) peak = std::max(peak, live += change);
@@ -267,7 +367,8 @@ std::int64_t live_peak(const std::vector<Residency>& residencies, const Schedule
 std::int64_t bound_of(std::int64_t budget, const Schedule& schedule) {
   std::int64_t unpacked = 0, all = 0;
   for (const std::int64_t bytes : schedule.unpacked_bytes) unpacked += bytes;
-  for (const std::int64_t bytes : schedule.gather_bytes) all += bytes;
+  for (const auto* each : {&schedule.gather_bytes, &schedule.columnwise_bytes})
+    for (const std::int64_t bytes : *each) all += bytes;
   return unpacked > 0 ? std::min(budget, all + unpacked) : budget;
 }
 
@@ -279,7 +380,7 @@ void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
   const std::vector<Spots> lowest = lowest_spots(uses, schedule);
   auto smallest = *place(uses, published, schedule, kUnlimited, lowest);
   if (auto tried = place_best(uses, published, schedule, end_of(smallest, schedule));
-      tried && tried->size() <= smallest.size())
+      tried && tried->is_no_worse_than(smallest))
     smallest = std::move(*tried);
   const std::int64_t minimum = end_of(smallest, schedule);
   if (budget != kMinimum && budget < minimum)
@@ -289,7 +390,7 @@ void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
   auto improve = [&](std::int64_t limit) {
     if (limit <= minimum) return false;
     auto tried = place_best(uses, published, schedule, limit);
-    const bool improves = tried && tried->size() <= best.size();
+    const bool improves = tried && tried->is_no_worse_than(best);
     if (improves) best = std::move(*tried);
     return improves;
   };
@@ -299,8 +400,9 @@ void plan_gathers(const Trace& trace, std::int64_t budget, Schedule& schedule) {
   const int tries = bound_of(kUnlimited, schedule) == kUnlimited ? 1 : 8;
   for (int i = 0; i < tries && spare > 0; ++i)
     if (improve(live + spare * i / tries)) break;
-  schedule.residencies = std::move(best);
-  schedule.gather_arena = end_of(schedule.residencies, schedule);
+  schedule.gather_arena = end_of(best, schedule);
+  schedule.residencies = std::move(best.residencies);
+  schedule.copies = std::move(best.copies);
 }
 
 }  // namespace tessera::schedule

@@ -5,8 +5,10 @@
 // next use is not gathered again. If bytes are needed, the planner evicts the weights whose next use is farthest away
 // (Belady's rule). Among weights that are not used again, it evicts the weight that was released first. A gather is
 // issued as soon as its bytes are free and its weights are published, but not before an earlier gather. Packed bytes
-// become free when they are unpacked. Unpacked bytes are assigned at the time of unpacking. The staging of a gradient
-// reuses the bytes whose reduction was issued longest ago.
+// become free when they are unpacked. Unpacked bytes are assigned at the time of unpacking, and the bytes of a
+// columnwise copy when the copy is made. A copy is kept for later backward passes of its residency if no weight needs
+// the bytes: copies are evicted before weights. A copy whose weight is evicted is evicted too. The staging of a
+// gradient reuses the bytes whose reduction was issued longest ago.
 #pragma once
 #include <cstdint>
 #include <limits>

@@ -76,22 +76,28 @@ std::vector<int> domains_of(const std::vector<Unit>& units, const std::vector<Pa
 void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std::int64_t coalesce_bytes,
                 Schedule& schedule) {
   auto size = [&](ParameterId id) -> const ParameterSize& { return sizes[static_cast<std::size_t>(id)]; };
-  const auto both_stages = [&](ParameterId id) { return aligned(size(id).gathered) + aligned(size(id).unpacked); };
+  // A weight that stays in place needs only the bytes of its columnwise copy.
+  const auto bytes_of_weight = [&](ParameterId id) {
+    const std::int64_t bytes = aligned(size(id).gathered) + aligned(size(id).unpacked);
+    return bytes > 0 ? bytes : aligned(size(id).columnwise);
+  };
   const auto staging = [&](ParameterId id) { return aligned(size(id).staging); };
   std::int64_t largest_gather = 0, largest_staging = 0;  // a unit is not larger than the largest parameter
   for (ParameterId id = 0; id < static_cast<ParameterId>(sizes.size()); ++id) {
-    largest_gather = std::max(largest_gather, both_stages(id));
+    largest_gather = std::max(largest_gather, bytes_of_weight(id));
     largest_staging = std::max(largest_staging, staging(id));
   }
   const auto of_one_domain = [&](ParameterId a, ParameterId b) { return size(a).domain == size(b).domain; };
   const auto join_equal = [&](ParameterId a, ParameterId b) {
     return size(a).joins() && size(b).joins() && of_one_domain(a, b) &&
-           (size(a).unpacked > 0) == (size(b).unpacked > 0);
+           (size(a).unpacked > 0) == (size(b).unpacked > 0) && (size(a).columnwise > 0) == (size(b).columnwise > 0) &&
+           (size(a).gathered + size(a).unpacked > 0) == (size(b).gathered + size(b).unpacked > 0);
   };
-  schedule.gather_units =
-      join(occurrences(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather), both_stages, join_equal);
+  schedule.gather_units = join(occurrences(trace, EventKind::consume), std::min(coalesce_bytes, largest_gather),
+                               bytes_of_weight, join_equal);
   schedule.gather_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::gathered);
   schedule.unpacked_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::unpacked);
+  schedule.columnwise_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::columnwise);
   schedule.reduce_units =
       join(occurrences(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging, of_one_domain);
   schedule.reduce_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::staging);

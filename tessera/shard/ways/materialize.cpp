@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/layout/redistribute.h"
+#include "tessera/quant/formats/columnwise.h"
 #include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/parameter_layouts.h"
 
@@ -34,6 +35,9 @@ Materializer::Materializer(const ShardedParameter& parameter, const ParallelGrou
   if (is_unpacked(parameter.spec))
     unpacked_bytes_ =
         base::align_up(static_cast<std::size_t>(bytes_of(parameter.local_compute.size, parameter.types.model)));
+  if (reads_columnwise(parameter.spec))
+    columnwise_bytes_ = base::align_up(static_cast<std::size_t>(
+        quant::columnwise_layout(*parameter.spec.encoding, extent_of(parameter.local_compute)).bytes()));
   for (const Plane& plane : parameter.planes) {
     PlaneWay plane_way{.offset = bytes_};
     if (parameter.spec.sharded && plane.storage.size() > 1) {
@@ -54,19 +58,31 @@ Materializer::Materializer(const ShardedParameter& parameter, const ParallelGrou
   }
 }
 
+quant::Quantized Materializer::arrived(ShardedParameter& parameter, std::byte* gathered) const {
+  const auto plane = [&](std::size_t number) {
+    return moves() ? gathered + ways_[number].offset : parameter.planes[number].data.data();
+  };
+  return encoded_matrix(parameter, plane(0), parameter.planes.size() > 1 ? plane(1) : nullptr);
+}
+
 void Materializer::unpack(ShardedParameter& parameter, std::byte* gathered, std::byte* unpacked,
                           const quant::Kernels& kernels) const {
   if (unpacked_bytes_ == 0) return;
-  const auto arrived = [&](std::size_t plane) {
-    return moves() ? gathered + ways_[plane].offset : parameter.planes[plane].data.data();
-  };
-  const quant::Quantized source =
-      encoded_matrix(parameter, arrived(0), parameter.planes.size() > 1 ? arrived(1) : nullptr);
   const Matrices stack = compute_matrices(parameter);
   const auto unpack =
       unpacked_to(parameter.spec) == Unpacked::decoded ? &quant::Kernels::decode : &quant::Kernels::dequantize;
-  (kernels.*unpack)(source, stack.matrix, *parameter.spec.encoding, reinterpret_cast<quant::bfloat16*>(unpacked),
-                    stack.count);
+  (kernels.*unpack)(arrived(parameter, gathered), stack.matrix, *parameter.spec.encoding,
+                    reinterpret_cast<quant::bfloat16*>(unpacked), stack.count);
+}
+
+quant::Transposition Materializer::columnwise_copy(ShardedParameter& parameter, std::byte* gathered,
+                                                   std::byte* copy) const {
+  return quant::columnwise_copy(arrived(parameter, gathered), extent_of(parameter.local_compute),
+                                *parameter.spec.encoding, copy);
+}
+
+quant::Quantized Materializer::columnwise_at(const ShardedParameter& parameter, std::byte* copy) const {
+  return quant::columnwise_layout(*parameter.spec.encoding, extent_of(parameter.local_compute)).at(copy);
 }
 
 void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* buffer,

@@ -36,6 +36,13 @@ class Materializer {
   // planes do not move. Does nothing if the weight is not unpacked.
   void unpack(ShardedParameter& parameter, std::byte* gathered, std::byte* unpacked,
               const quant::Kernels& kernels) const;
+  // Returns the size of the buffer for the columnwise copy of the weight; 0 if backward passes read no copy
+  // (reads_columnwise).
+  std::size_t columnwise_bytes() const { return columnwise_bytes_; }
+  // Returns how to make the columnwise copy. `gathered` is as in unpack. Only if columnwise_bytes() is not 0.
+  quant::Transposition columnwise_copy(ShardedParameter& parameter, std::byte* gathered, std::byte* copy) const;
+  // Returns the columnwise copy at this address.
+  quant::Quantized columnwise_at(const ShardedParameter& parameter, std::byte* copy) const;
   // Returns the byte offset of a plane in the buffer of a gather.
   std::size_t offset_of(std::size_t plane) const { return ways_[plane].offset; }
 
@@ -63,10 +70,12 @@ class Materializer {
     std::size_t offset = 0, between = 0;
   };
 
+  // Returns the weight in a number format: in the buffer of a gather, or the stored planes if the planes do not move.
+  quant::Quantized arrived(ShardedParameter& parameter, std::byte* gathered) const;
   bool moves() const { return ways_.front().over_storage || ways_.front().over_compute; }
 
   std::vector<PlaneWay> ways_;  // by plane
-  std::size_t unpacked_bytes_ = 0;
+  std::size_t unpacked_bytes_ = 0, columnwise_bytes_ = 0;
   std::size_t bytes_ = 0;
   schedule::Way way_;
 };
