@@ -53,8 +53,11 @@ std::optional<ops::StackFactor> ConsumedWeight::stored_stack(std::int64_t matric
     return ops::StackFactor{.values = decoded_, .codes = {}, .encoding = encoding_, .whole = whole(matrices)};
   if (!encoded_) return std::nullopt;
   const quant::Extent matrix{.rows = matrices == 0 ? 0 : weight_.rows / matrices, .cols = weight_.cols};
-  return ops::stored_stack(*encoded_, matrix, matrices, encoding_, side, kernel,
-                           ops::to_device(pass_.context.program.device()));
+  const at::Device device = ops::to_device(pass_.context.program.device());
+  if (side == ops::Sides::rows || kernel == quant::ProductKernel::decoded)
+    return ops::stored_stack({*encoded_, matrix, matrices, encoding_}, kernel, device);
+  TESSERA_CHECK(columnwise_, "a stack's codes by columns are read outside of a backward pass");
+  return ops::copied_stack({*columnwise_, matrix, matrices, encoding_}, device);
 }
 
 ConsumedWeight::~ConsumedWeight() noexcept(false) {

@@ -20,7 +20,8 @@ Unpacked unpacked_to(const ParameterSpec& spec) {
 }
 
 bool reads_columnwise(const ParameterSpec& spec) {
-  return spec.encoding && !is_unpacked(spec) && (spec.is_backward_weight || !spec.backward);
+  const bool is_native = spec.dims.size() != 3 || spec.kernels.dgrad == quant::ProductKernel::native;
+  return spec.encoding && is_native && !is_unpacked(spec) && (spec.is_backward_weight || !spec.backward);
 }
 
 bool is_quantized_at_use(const ParameterSpec& spec) {

@@ -10,7 +10,7 @@
 #include "tessera/comm/packing.h"
 #include "tessera/layout/redistribute.h"
 #include "tessera/quant/formats/columnwise.h"
-#include "tessera/shard/formats/encoded.h"
+#include "tessera/shard/formats/stack_part.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/rows/rows.h"
 #include "tessera/shard/ways/reduction_tree.h"
@@ -124,11 +124,12 @@ void add_gather_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
     if (is_unpacked(spec))
       size.unpacked = std::max(
           size.unpacked, base::align_up(bytes_of(layouts.group(place.part).compute.ranks[rank].size, types.model)));
-    if (reads_columnwise(spec))
-      size.columnwise = std::max(
-          size.columnwise, base::align_up(quant::columnwise_layout(
-                                              *spec.encoding, extent_of(layouts.group(place.part).compute.ranks[rank]))
-                                              .bytes()));
+    if (reads_columnwise(spec)) {
+      const Matrices of_part = matrices_of_part(spec, layouts.group(place.part).compute.ranks[rank]);
+      size.columnwise =
+          std::max(size.columnwise,
+                   base::align_up(quant::columnwise_layout(*spec.encoding, of_part.matrix, of_part.count).bytes()));
+    }
     std::int64_t gathered = 0;
     for (std::size_t p = 0; p < planes.size(); ++p) {
       const GroupLayouts group = plane_of[p].group(place.part);

@@ -143,26 +143,25 @@ TEST_P(ExpertsAsCodes, StoredStacksAreTheirOwnFactors) {
   const WholeScale scale = grouped_scales(kCode, amaxes_of_stack(w, kMatrices));
   const StackFactor decoded = decode_stack(w, kMatrices, kCode, scale);
   const at::Tensor codes = decoded.values.to(at::kFloat8_e4m3fn).view(at::kByte).contiguous();
-  const quant::Quantized planes{codes.mutable_data_ptr<std::uint8_t>(), scale.inverse.mutable_data_ptr<float>(),
-                                nullptr};
-  const auto stored = [&](Sides side, quant::ProductKernel kernel) {
-    return stored_stack(planes, {.rows = kOut, .cols = kIn}, kMatrices, kCode, side, kernel, w.device());
-  };
-  EXPECT_TRUE(same_bits(stored(Sides::columns, quant::ProductKernel::decoded).values, decoded.values));
-  for (const Sides side : {Sides::rows, Sides::columns}) {
-    const StackFactor got = stored(side, native), expected = code_stack(w, kMatrices, kCode, scale, side);
-    EXPECT_TRUE(same_bits(got.whole, decoded.whole));
-    EXPECT_EQ(got.codes.defined(), on_gpu());
-    if (!on_gpu()) {
-      EXPECT_TRUE(same_bits(got.values, decoded.values));
-      EXPECT_TRUE(same_bits(expected.values, decoded.values));
-      continue;
-    }
-    const at::Tensor matrices = codes.view({kMatrices, kOut, kIn});
-    const at::Tensor bytes = side == Sides::rows ? matrices : matrices.transpose(1, 2).contiguous();
-    EXPECT_TRUE(same_bits(got.codes, bytes));
-    EXPECT_TRUE(same_bits(expected.codes, bytes));
+  const StoredStack stack{{codes.mutable_data_ptr<std::uint8_t>(), scale.inverse.mutable_data_ptr<float>(), nullptr},
+                          {.rows = kOut, .cols = kIn},
+                          kMatrices,
+                          kCode};
+  EXPECT_TRUE(same_bits(stored_stack(stack, quant::ProductKernel::decoded, w.device()).values, decoded.values));
+  const at::Tensor transposed = codes.view({kMatrices, kOut, kIn}).transpose(1, 2).contiguous();
+  StoredStack copy = stack;
+  copy.planes.data = transposed.mutable_data_ptr<std::uint8_t>();
+  const StackFactor rows = stored_stack(stack, native, w.device()), columns = copied_stack(copy, w.device());
+  for (const StackFactor* factor : {&rows, &columns}) {
+    EXPECT_TRUE(same_bits(factor->whole, decoded.whole));
+    EXPECT_EQ(factor->codes.defined(), on_gpu());
+    if (!on_gpu()) EXPECT_TRUE(same_bits(factor->values, decoded.values));
   }
+  if (!on_gpu()) return;
+  EXPECT_TRUE(same_bits(rows.codes, codes.view({kMatrices, kOut, kIn})));
+  EXPECT_TRUE(same_bits(columns.codes, transposed));
+  EXPECT_TRUE(same_bits(code_stack(w, kMatrices, kCode, scale, Sides::rows).codes, rows.codes));
+  EXPECT_TRUE(same_bits(code_stack(w, kMatrices, kCode, scale, Sides::columns).codes, transposed));
 }
 
 // ---- kernels

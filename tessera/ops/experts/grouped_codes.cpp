@@ -5,7 +5,6 @@
 
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/grouped_parts.h"
-#include "tessera/quant/cuda_table.h"
 #include "tessera/quant/formats/decoded.h"
 
 namespace tessera::ops {
@@ -132,19 +131,6 @@ StackFactor codes_of_stack(const at::Tensor& stack, std::int64_t matrices, const
                     .is_transposed = is_transposed},
                    stream_of(source));
   return result;
-}
-
-void transpose_codes(const quant::Quantized& planes, quant::Extent matrix, const Encoding& encoding,
-                     const at::Tensor& to) {
-  const std::int64_t matrices = to.size(0);
-  const at::Tensor scales = make({matrices}, at::kFloat, to.device());  // transposed with the codes, and not used
-  const quant::Transposition work{.source = planes,
-                                  .matrix = matrix,
-                                  .encoding = encoding,
-                                  .target = {data_of<std::uint8_t>(to), data_of<float>(scales), nullptr},
-                                  .padded = {.rows = matrix.cols, .cols = matrix.rows},
-                                  .matrices = matrices};
-  quant::require_cuda("codes of experts").create_columnwise({&work, 1}, stream_of(to));
 }
 
 at::Tensor fprop_of_codes(const at::Tensor& x, const RowQuantization& as, const StackFactor& w,

@@ -14,9 +14,6 @@ namespace tessera::ops {
 // is overwritten.
 StackFactor codes_of_stack(const at::Tensor& stack, std::int64_t matrices, const quant::Encoding& encoding,
                            const WholeScale& whole, Sides side);
-// Transposes the codes of a stack of matrices. `to`: [matrices, cols, rows].
-void transpose_codes(const quant::Quantized& planes, quant::Extent matrix, const quant::Encoding& encoding,
-                     const at::Tensor& to);
 at::Tensor fprop_of_codes(const at::Tensor& x, const RowQuantization& as, const StackFactor& w,
                           const Selection& selection);
 at::Tensor dgrad_of_codes(const at::Tensor& dy, const RowQuantization& as, const StackFactor& w,

@@ -292,31 +292,43 @@ StackFactor code_stack(const at::Tensor& stack, std::int64_t matrices, const Enc
   return codes_of_stack(stack, matrices, encoding, whole, side);
 }
 
-StackFactor stored_stack(const quant::Quantized& planes, quant::Extent matrix, std::int64_t matrices,
-                         const Encoding& encoding, Sides side, quant::ProductKernel kernel, at::Device device) {
-  const std::int64_t all[] = {matrices, matrix.rows, matrix.cols};
-  const at::Tensor codes = view_of(planes.data, all, quant::DType::u8, device);
-  StackFactor result{.values = {},
-                     .codes = codes,
-                     .encoding = encoding,
-                     .whole = view_of(planes.scales, {matrices}, quant::DType::fp32, device)};
-  TESSERA_CHECK(has_one_scale(encoding) && encoding.element == quant::Element::e4m3,
-                "stored_stack: expected e4m3 codes with one scale for each matrix");
-  if (kernel == quant::ProductKernel::decoded || device.is_cpu()) {
-    result.values = make({matrices * matrix.rows, matrix.cols}, at::kBFloat16, device);
-    result.codes = at::Tensor();
-    if (device.is_meta())
-      report(memory_work("decode", bytes_of({codes, result.values})));
-    else if (codes.numel() > 0)
-      result.values.copy_(codes.view(at::kFloat8_e4m3fn).view(result.values.sizes()));
+namespace {
+
+StackFactor factor_of(const StoredStack& stack, at::Device device) {
+  TESSERA_CHECK(has_one_scale(stack.encoding) && stack.encoding.element == quant::Element::e4m3,
+                "a stored stack: expected e4m3 codes with one scale for each matrix");
+  return {.values = {},
+          .codes = {},
+          .encoding = stack.encoding,
+          .whole = view_of(stack.planes.scales, {stack.matrices}, quant::DType::fp32, device)};
+}
+
+}  // namespace
+
+StackFactor stored_stack(const StoredStack& stack, quant::ProductKernel kernel, at::Device device) {
+  StackFactor result = factor_of(stack, device);
+  const std::int64_t all[] = {stack.matrices, stack.matrix.rows, stack.matrix.cols};
+  const at::Tensor codes = view_of(stack.planes.data, all, quant::DType::u8, device);
+  if (kernel == quant::ProductKernel::native && !device.is_cpu()) {
+    result.codes = codes;
     return result;
   }
-  if (side == Sides::rows) return result;
-  result.codes = make({matrices, matrix.cols, matrix.rows}, at::kByte, device);
+  result.values = make({stack.matrices * stack.matrix.rows, stack.matrix.cols}, at::kBFloat16, device);
   if (device.is_meta())
-    report(memory_work("transpose", bytes_of({codes, result.codes})));
+    report(memory_work("decode", bytes_of({codes, result.values})));
   else if (codes.numel() > 0)
-    transpose_codes(planes, matrix, encoding, result.codes);
+    result.values.copy_(codes.view(at::kFloat8_e4m3fn).view(result.values.sizes()));
+  return result;
+}
+
+StackFactor copied_stack(const StoredStack& stack, at::Device device) {
+  StackFactor result = factor_of(stack, device);
+  const std::int64_t all[] = {stack.matrices, stack.matrix.cols, stack.matrix.rows};
+  const at::Tensor codes = view_of(stack.planes.data, all, quant::DType::u8, device);
+  if (device.is_cpu())
+    result.values = codes.view(at::kFloat8_e4m3fn).to(at::kBFloat16).transpose(1, 2).reshape({-1, stack.matrix.cols});
+  else
+    result.codes = codes;
   return result;
 }
 

@@ -40,10 +40,19 @@ StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const q
 // The same as codes of an encoding with one scale per matrix, by rows for fprop or by columns for dgrad. A CPU decodes.
 StackFactor code_stack(const at::Tensor& stack, std::int64_t matrices, const quant::Encoding& encoding,
                        const WholeScale& whole, Sides side);
-// Returns a stack of matrices with e4m3 codes and one scale each, as a factor for `kernel`. The arrays of `planes` are
-// on the device. They must remain unchanged as long as the result is used. A CPU decodes.
-StackFactor stored_stack(const quant::Quantized& planes, quant::Extent matrix, std::int64_t matrices,
-                         const quant::Encoding& encoding, Sides side, quant::ProductKernel kernel, at::Device device);
+// A stack of matrices with e4m3 codes and one scale each. `planes` are arrays on the device, which must remain
+// unchanged as long as a factor of the stack is used.
+struct StoredStack {
+  quant::Quantized planes;
+  quant::Extent matrix;
+  std::int64_t matrices = 0;
+  quant::Encoding encoding;
+};
+// Returns the stack as a factor for `kernel`; its codes are for fprop. A CPU decodes.
+StackFactor stored_stack(const StoredStack& stack, quant::ProductKernel kernel, at::Device device);
+// Returns the codes of a stack for dgrad, from the columnwise copy of its matrices (quant/formats/columnwise.h), which
+// must remain unchanged too. `stack.planes` are those of the copy. A CPU decodes.
+StackFactor copied_stack(const StoredStack& stack, at::Device device);
 
 // x: [room, in] in bf16. Returns [room, out] in bf16. Rows of the result after the selected rows are undefined.
 at::Tensor grouped_fprop(const at::Tensor& x, const RowQuantization& as, const StackFactor& w,

@@ -1,5 +1,6 @@
 // The columnwise copy of a weight: the transposed codes and scales of a quantized matrix, with the padding that native
-// products read. Products that sum over the rows of the weight (dgrad) multiply this copy.
+// products read. Each matrix of a stack is transposed alone. Products that sum over the rows of the weight (dgrad)
+// multiply this copy.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,17 +24,19 @@ constexpr Extent padded_codes(Extent matrix) {
 
 // The memory of a columnwise copy. It holds the codes, then the fp32 scales at a multiple of 256 bytes.
 struct ColumnwiseLayout {
-  Extent codes, scales;
+  Extent codes, scales;  // of one matrix
+  std::int64_t matrices = 1;
 
   std::int64_t scales_offset() const;
   std::int64_t bytes() const;
   Quantized at(std::byte* memory) const;
 };
 
-// Returns the layout of the copy of a matrix. Products of the encoding are native: its scales are fp32, one for the
-// whole matrix or one for each square of elements. Throws Error for another encoding.
-ColumnwiseLayout columnwise_layout(const Encoding& encoding, Extent matrix);
-// Returns how to write the copy of a matrix to `memory`, which has the bytes of the layout.
-Transposition columnwise_copy(const Quantized& source, Extent matrix, const Encoding& encoding, std::byte* memory);
+// Returns the layout of the copy of a stack of matrices. Products of the encoding are native: its scales are fp32, one
+// for the whole matrix or one for each square of elements. Throws Error for another encoding.
+ColumnwiseLayout columnwise_layout(const Encoding& encoding, Extent matrix, std::int64_t matrices = 1);
+// Returns how to write the copy of a stack of matrices to `memory`, which has the bytes of the layout.
+Transposition columnwise_copy(const Quantized& source, Extent matrix, const Encoding& encoding, std::byte* memory,
+                              std::int64_t matrices = 1);
 
 }  // namespace tessera::quant

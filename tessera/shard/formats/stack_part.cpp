@@ -17,6 +17,12 @@ StackPart stack_part(const layout::LocalLayout& part, std::int64_t height) {
   return result;
 }
 
+Matrices matrices_of_part(const ParameterSpec& spec, const layout::LocalLayout& part) {
+  if (spec.dims.size() != 3) return {.matrix = extent_of(part)};
+  const quant::Extent matrix = matrix_of_stack(spec);
+  return {.matrix = matrix, .count = matrix.elements() == 0 ? 0 : part.size / matrix.elements()};
+}
+
 quant::Extent matrix_of_stack(const ParameterSpec& spec) {
   quant::Extent same;
   for (const layout::LocalLayout& rank : spec.compute.ranks) {

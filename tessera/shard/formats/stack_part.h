@@ -4,6 +4,7 @@
 
 #include "tessera/layout/layout.h"
 #include "tessera/quant/formats/quantize.h"
+#include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
@@ -15,6 +16,10 @@ struct StackPart {
 // `height` is the number of rows of a logical matrix. The pieces of the part are in ascending order, and have the same
 // columns.
 StackPart stack_part(const layout::LocalLayout& part, std::int64_t height);
+
+// Returns the matrices of a compute part, whose memory holds them one after the other. A parameter without a stack has
+// one matrix. A stack must be one with matrix_of_stack.
+Matrices matrices_of_part(const ParameterSpec& spec, const layout::LocalLayout& part);
 
 // Returns the extent of the parts of one matrix, if it is the same for all matrices and ranks; otherwise 0 x 0.
 quant::Extent matrix_of_stack(const ParameterSpec& spec);

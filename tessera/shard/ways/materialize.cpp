@@ -5,6 +5,7 @@
 #include "tessera/layout/redistribute.h"
 #include "tessera/quant/formats/columnwise.h"
 #include "tessera/shard/formats/encoded.h"
+#include "tessera/shard/formats/stack_part.h"
 #include "tessera/shard/parameter_layouts.h"
 
 namespace tessera::shard {
@@ -27,6 +28,11 @@ base::Fence run_planes(comm::Communicator& group, const std::vector<comm::Moveme
                             : run_all(group, planes);
 }
 
+quant::ColumnwiseLayout columnwise_layout_of(const ShardedParameter& parameter) {
+  const Matrices of_part = matrices_of_part(parameter.spec, parameter.local_compute);
+  return quant::columnwise_layout(*parameter.spec.encoding, of_part.matrix, of_part.count);
+}
+
 }  // namespace
 
 Materializer::Materializer(const ShardedParameter& parameter, const ParallelGroups& parallel, schedule::Way way)
@@ -36,8 +42,7 @@ Materializer::Materializer(const ShardedParameter& parameter, const ParallelGrou
     unpacked_bytes_ =
         base::align_up(static_cast<std::size_t>(bytes_of(parameter.local_compute.size, parameter.types.model)));
   if (reads_columnwise(parameter.spec))
-    columnwise_bytes_ = base::align_up(static_cast<std::size_t>(
-        quant::columnwise_layout(*parameter.spec.encoding, extent_of(parameter.local_compute)).bytes()));
+    columnwise_bytes_ = base::align_up(static_cast<std::size_t>(columnwise_layout_of(parameter).bytes()));
   for (const Plane& plane : parameter.planes) {
     PlaneWay plane_way{.offset = bytes_};
     if (parameter.spec.sharded && plane.storage.size() > 1) {
@@ -77,12 +82,13 @@ void Materializer::unpack(ShardedParameter& parameter, std::byte* gathered, std:
 
 quant::Transposition Materializer::columnwise_copy(ShardedParameter& parameter, std::byte* gathered,
                                                    std::byte* copy) const {
-  return quant::columnwise_copy(arrived(parameter, gathered), extent_of(parameter.local_compute),
-                                *parameter.spec.encoding, copy);
+  const Matrices of_part = matrices_of_part(parameter.spec, parameter.local_compute);
+  return quant::columnwise_copy(arrived(parameter, gathered), of_part.matrix, *parameter.spec.encoding, copy,
+                                of_part.count);
 }
 
 quant::Quantized Materializer::columnwise_at(const ShardedParameter& parameter, std::byte* copy) const {
-  return quant::columnwise_layout(*parameter.spec.encoding, extent_of(parameter.local_compute)).at(copy);
+  return columnwise_layout_of(parameter).at(copy);
 }
 
 void Materializer::add_first_hops(const ShardedParameter& parameter, std::byte* buffer,
