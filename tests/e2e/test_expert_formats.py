@@ -103,7 +103,7 @@ class ExpertFormats(unittest.TestCase):
         blocks of a group of owners have one scale for each expert and block. With a sequence of 1 token, most experts have no rows."""
         one, short = (1, 6, 1, 1, 1, 1), ("--seq-len", 1)
         for number, (product, first, mesh, *more) in enumerate((
-                ("nvfp4", one, (1, 6, 1, 1, 1, 2)), ("mxfp8", (1, 6, 1, 1, 2, 1), (1, 6, 1, 1, 2, 3)),
+                ("nvfp4", one, (1, 6, 1, 1, 1, 2)), ("nvfp4", (1, 3, 1, 1, 3, 1), (1, 6, 1, 1, 3, 2)), ("mxfp8", (1, 6, 1, 1, 2, 1), (1, 6, 1, 1, 2, 3)),
                 ("fp8_block", (1, 3, 1, 1, 3, 1), (1, 6, 1, 1, 3, 2)), ("fp8", (2, 1, 1, 2, 1, 1), (2, 3, 1, 2, 1, 3)),
                 ("fp8", one, (1, 6, 1, 1, 1, 6), "--fp8-scaling", "current"), ("nvfp4", (2, 2, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2), *short),
                 ("fp8", (2, 2, 1, 2, 2, 1), (2, 2, 1, 2, 2, 1), "--fp8-scaling", "current", "--fp8-recipe", "e4m3"))):
