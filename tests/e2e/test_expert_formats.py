@@ -7,6 +7,7 @@ import sys
 import unittest
 
 from program import MPIRUN, ROOT, bits, mesh_flags, metrics, run, scratch, tessera, write_tokens
+from refusals import read_manifest, write_manifest
 from stored_tensors import tensor_hashes
 from summary import run_cases
 
@@ -102,7 +103,7 @@ class ExpertFormats(unittest.TestCase):
         blocks of a group of owners have one scale for each expert and block. With a sequence of 1 token, most experts have no rows."""
         one, short = (1, 6, 1, 1, 1, 1), ("--seq-len", 1)
         for number, (product, first, mesh, *more) in enumerate((
-                ("nvfp4", one, (1, 6, 1, 1, 1, 2)), ("mxfp8", (1, 6, 1, 1, 2, 1), (1, 6, 1, 1, 2, 3)),
+                ("nvfp4", one, (1, 6, 1, 1, 1, 2)), ("nvfp4", (1, 3, 1, 1, 3, 1), (1, 6, 1, 1, 3, 2)), ("mxfp8", (1, 6, 1, 1, 2, 1), (1, 6, 1, 1, 2, 3)),
                 ("fp8_block", (1, 3, 1, 1, 3, 1), (1, 6, 1, 1, 3, 2)), ("fp8", (2, 1, 1, 2, 1, 1), (2, 3, 1, 2, 1, 3)),
                 ("fp8", one, (1, 6, 1, 1, 1, 6), "--fp8-scaling", "current"), ("nvfp4", (2, 2, 1, 2, 1, 1), (2, 2, 1, 2, 1, 2), *short),
                 ("fp8", (2, 2, 1, 2, 2, 1), (2, 2, 1, 2, 2, 1), "--fp8-scaling", "current", "--fp8-recipe", "e4m3"))):
@@ -114,6 +115,30 @@ class ExpertFormats(unittest.TestCase):
                 self.assertEqual(expected, found, (product, cut, wire))
             in_bf16 = self.train(f"products-{number}-plain", first, product, *flags, "--gemm-rules", f"{EXPERTS}=bf16", steps=2)
             self.assertNotEqual(expected["steps"][:2], in_bf16["steps"], product)
+
+    def test_the_recipe_of_nvfp4_in_experts_alone(self):
+        """Only experts are multiplied in nvfp4. Each part of the recipe changes the gradients, and neither part changes the forward pass
+        of the first step. A run that stored neither part continues without them."""
+        flags, norms, mesh = ("--gemm-rules", f"{EXPERTS}=nvfp4"), set(), (2, 1, 1, 2, 1, 1)
+        parts = [("--nvfp4-hadamard", hadamard, "--nvfp4-rounding", rounding) for hadamard in ("on", "off") for rounding in ("stochastic", "nearest")]
+        for number, part in enumerate(parts):
+            self.train(f"recipe-{number}", mesh, "bf16", *flags, *part, steps=2)
+            first = metrics(self.folder / f"recipe-{number}")[0]
+            norms.add(first["grad_norm"])
+            self.assertEqual(metrics(self.folder / "recipe-0")[0]["loss"], first["loss"], part)
+            summary = self.summary(f"recipe-{number}")
+            self.assertEqual((part[1] == "on", part[3]), (summary["nvfp4_hadamard"], summary["nvfp4_rounding"]))
+        self.assertEqual(4, len(norms))
+        default = self.train("recipe-default", mesh, "bf16", *flags, steps=2)
+        self.assertEqual(bits(self.folder / "recipe-0"), default)
+        step = self.folder / "recipe-default" / "checkpoints" / "step-00000002"
+        manifest = read_manifest(step)
+        for key in ("nvfp4_hadamard", "nvfp4_rounding"):
+            del manifest["state"]["config"][key]
+        write_manifest(manifest, step)
+        said = tessera("train", "--resume", step, "--steps", 3, "--out", self.folder / "recipe-earlier")
+        self.assertEqual(1, said.count("--nvfp4-hadamard off, --nvfp4-rounding nearest"), said)
+        self.assertEqual((False, "nearest"), tuple(self.summary("recipe-earlier")[key] for key in ("nvfp4_hadamard", "nvfp4_rounding")))
 
     def test_plans_of_products_equal_measurements(self):
         """Events, bytes and flops; with etp, the messages of amaxes are part of the plan."""

@@ -255,6 +255,42 @@ void add_products_of_codes(Cases& c) {
                      operations});
 }
 
+// The recipe of nvfp4: wgrad transforms both factors, and rounds the gradient stochastically.
+void add_recipe(Cases& c) {
+  const KernelBench& b = c.bench();
+  const std::int64_t rows = b.tokens * b.choices, in = b.hidden, out = 2 * b.expert_width, experts = b.experts;
+  const double stack = static_cast<double>(experts * out * in) * c.size(b.type), x = c.rows(b.choices * in),
+               y = c.rows(b.choices * out), operations = 2 * static_cast<double>(rows) * static_cast<double>(in * out);
+  const auto amaxes = [](const at::Tensor& matrix, const ops::Selection& selection) {
+    return ops::amaxes_of_rows(matrix, selection, ops::RowMatrices::experts, /*transform=*/true);
+  };
+  c.cases.push_back({"experts_amaxes_transformed", x, [=, &c](std::uint64_t seed) {
+                       const Chosen chosen = choose(c, seed);
+                       const at::Tensor right = c.normal({rows, in}, seed + 1);
+                       return [=] { amaxes(right, chosen.rows); };
+                     }});
+  const auto encoding = input_encoding(quant::Format::nvfp4);
+  c.cases.push_back(
+      {"experts_gemm_wgrad_nvfp4_recipe", 3 * (x + y) + stack,
+       [=, &c](std::uint64_t seed) {
+         const Chosen chosen = choose(c, seed);
+         const at::Tensor dy = c.normal({rows, out}, seed + 1), right = c.normal({rows, in}, seed + 2),
+                          step = ops::make({1}, at::kLong, c.device()).fill_(1);
+         const auto as = [&](const at::Tensor& matrix) {
+           return ops::RowQuantization{.encoding = encoding,
+                                       .whole = ops::grouped_scales(encoding, amaxes(matrix, chosen.rows)),
+                                       .transform = true};
+         };
+         ops::RowQuantization dy_as = as(dy);
+         dy_as.rounding.step = step.const_data_ptr<std::int64_t>();
+         at::Tensor dw = c.empty({experts * out, in}, c.bench().type);
+         return [=, x_as = as(right), keeps = step]() mutable {
+           ops::grouped_wgrad({.rows = dy, .as = dy_as}, {.rows = right, .as = x_as}, chosen.rows, dw, false);
+         };
+       },
+       operations});
+}
+
 void add_products_in_formats(Cases& c) {
   if (c.bench().type != DType::bf16) return;
   const std::int64_t rows = c.bench().tokens * c.bench().choices, width = c.bench().hidden;
@@ -267,6 +303,7 @@ void add_products_in_formats(Cases& c) {
        {quant::Format::fp8, quant::Format::fp8_block, quant::Format::mxfp8, quant::Format::nvfp4})
     add_products_in(c, format);
   if (c.device().is_cuda()) add_products_of_codes(c);
+  add_recipe(c);
 }
 
 }  // namespace
