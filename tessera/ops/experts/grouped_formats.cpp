@@ -124,7 +124,7 @@ DevicePlaces find_places(const StackedRows& source, std::int64_t strip, at::Devi
   DevicePlaces result{.memory = make({2, source.matrices}, at::kInt, device), .places = {}};
   auto* memory = result.memory.mutable_data_ptr<std::int32_t>();
   result.places = {.strip_ends = memory, .result_ends = memory + source.matrices};
-  cuda::find_places(source, strip, result.places, stream);
+  cuda_only<cuda::find_places>(source, strip, result.places, stream);
   return result;
 }
 
@@ -134,7 +134,7 @@ void take_device_amaxes(const at::Tensor& rows, const StackedRows& source, float
   const base::CudaStream stream = stream_of(rows);
   DevicePlaces found;
   if (source.ends != nullptr) found = find_places(source, kExpertRows, rows.device(), stream);
-  cuda::take_grouped_amaxes({.source = source, .places = found.places, .amaxes = amaxes}, stream);
+  cuda_only<cuda::take_grouped_amaxes>({.source = source, .places = found.places, .amaxes = amaxes}, stream);
 }
 
 // The other factor of a product, whose numbers are part of alpha.
@@ -181,7 +181,7 @@ DecodedRows device_decoded(const at::Tensor& rows, const RowQuantization& as, Ro
     cast.partner_encoding = partner->encoding;
     cast.per_partner = source.matrices / partner->matrices;
   }
-  cuda::cast_grouped(cast, stream);
+  cuda_only<cuda::cast_grouped>(cast, stream);
   if (by_columns) result.selection.ends = found.result_ends();
   return result;
 }
@@ -247,8 +247,8 @@ WholeScale grouped_scales(const Encoding& encoding, const at::Tensor& amaxes) {
   auto* multipliers = data_of<float>(result.multiplier);
   auto* inverses = data_of<float>(result.inverse);
   if (on_cuda(amaxes)) {
-    cuda::scales_of_amaxes(encoding, amaxes.const_data_ptr<float>(), amaxes.numel(), multipliers, inverses,
-                           stream_of(amaxes));
+    cuda_only<cuda::scales_of_amaxes>(encoding, amaxes.const_data_ptr<float>(), amaxes.numel(), multipliers, inverses,
+                                      stream_of(amaxes));
     return result;
   }
   for (std::int64_t i = 0; i < amaxes.numel(); ++i) {
@@ -278,11 +278,11 @@ DecodedStack decode_stack(const at::Tensor& stack, std::int64_t matrices, const 
   if (source.numel() == 0) return result;
   const at::Tensor& scales = scales_of(encoding, whole);
   if (on_cuda(source)) {
-    cuda::cast_grouped({.source = stacked(source, matrices),
-                        .encoding = encoding,
-                        .scales = device_numbers(scales),
-                        .target = data_of<quant::bfloat16>(result.values)},
-                       stream_of(source));
+    cuda_only<cuda::cast_grouped>({.source = stacked(source, matrices),
+                                   .encoding = encoding,
+                                   .scales = device_numbers(scales),
+                                   .target = data_of<quant::bfloat16>(result.values)},
+                                  stream_of(source));
     return result;
   }
   const std::int64_t height = source.size(0) / matrices;

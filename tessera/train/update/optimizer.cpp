@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/schedule/buckets.h"
@@ -101,8 +102,9 @@ void Optimizer::begin_update(double lr) {
 void Optimizer::update(const ops::Clip* clip) {
   const shard::ParallelGroups& parallel = runtime_.parallel();
   if (parallel.is_asynchronous()) {
-    ops::cuda::choose_scalars(choices_.data(), rule_->scalar_bytes(), clip, counter_.as<std::int64_t>().data(),
-                              scalars_.data(), parallel.compute->stream());
+    base::cuda_only<ops::cuda::choose_scalars>(choices_.data(), rule_->scalar_bytes(), clip,
+                                               counter_.as<std::int64_t>().data(), scalars_.data(),
+                                               parallel.compute->stream());
   } else {
     if (clip->applies == 0) return;
     ++updates_;
@@ -123,7 +125,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
                std::uint64_t seed, void* data, quant::DType type, base::CudaStream stream) {
   if (spec.initial_deviation == 0) {
     if (stream)
-      ops::cuda::fill_constant(spec.initial_value, data, type, piece.box.elements(), stream);
+      base::cuda_only<ops::cuda::fill_constant>(spec.initial_value, data, type, piece.box.elements(), stream);
     else
       ops::fill_constant(spec.initial_value, data, type, piece.box.elements());
     return;
@@ -138,7 +140,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
                              .cols = piece.box.cols,
                              .stride = piece.stride};
   if (stream)
-    ops::cuda::fill_normal(fill, data, type, stream);
+    base::cuda_only<ops::cuda::fill_normal>(fill, data, type, stream);
   else
     ops::fill_normal(fill, data, type);
 }

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/experts/router_loss.h"
 #include "tessera/ops/aten_types.h"
@@ -53,7 +54,7 @@ void RouterBiasUpdate::update(const std::vector<at::Tensor>& losses, const ops::
   const ops::RouterBiasRule rule{
       .type = runtime_.parameter(biases_.ids.front()).types.accumulator, .experts = biases_.experts, .rate = rate_};
   if (base::CudaStream stream = runtime_.parallel().compute->stream()) {
-    ops::cuda::update_router_biases(local_parts(), rule, clip, stream);
+    base::cuda_only<ops::cuda::update_router_biases>(local_parts(), rule, clip, stream);
   } else {
     if (clip->applies == 0) return;
     ops::update_router_biases(local_parts(), rule);
