@@ -6,7 +6,7 @@
 #include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise/initialise.h"
-#include "tessera/schedule/buckets.h"
+#include "tessera/runtime/update_calls.h"
 
 namespace tessera::train {
 namespace {
@@ -18,13 +18,6 @@ bool is_fused(const shard::ShardedParameter& parameter) {
 }
 
 }  // namespace
-
-std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime) {
-  std::vector<schedule::ParameterId> order = runtime.by_first_use();
-  std::erase_if(order, [&](schedule::ParameterId id) { return !runtime.parameter(id).spec.trainable; });
-  return schedule::optimizer_buckets(
-      order, [&](schedule::ParameterId id) { return runtime.parameter(id).storage.shape.elements(); });
-}
 
 Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule)
     : runtime_(runtime), rule_(std::move(rule)), cast_(runtime) {
@@ -85,7 +78,6 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, con
   }
   rule_->update(shards, scalars_.data(), clip, runtime_.parallel().compute->stream());
   cast_.cast(left, !amaxes.empty());
-  runtime_.program().publish(bucket);
 }
 
 void Optimizer::begin_update(double lr) {
@@ -109,7 +101,8 @@ void Optimizer::update(const ops::Clip* clip) {
     if (clip->applies == 0) return;
     ++updates_;
   }
-  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) update_bucket(bucket, clip);
+  update_buckets(runtime_.program(), runtime_.by_first_use(),
+                 [&](std::span<const schedule::ParameterId> bucket) { update_bucket(bucket, clip); });
 }
 
 void Optimizer::confirm_update(const ops::Clip& clip) {
