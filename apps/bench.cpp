@@ -8,6 +8,7 @@
 #include "command_line.h"
 #include "configs_folder.h"
 #include "subcommands.h"
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/device.h"
 #include "tessera/base/env.h"
 #include "tessera/base/error.h"
@@ -201,7 +202,8 @@ int bench_products(const Arguments& arguments) {
   const std::filesystem::path file = models::find_model_config(config.model, configs());
   bench.model = models::read_model_config(file);
   print_warnings(models::model_config_warnings(file));
-  fmt::print("{}", bench::product_text(bench::product_rows(bench)));
+  if (!base::kHasCuda) throw InputError("bench products: this build has no CUDA");
+  fmt::print("{}", bench::product_text(base::cuda_only<bench::product_rows>(bench)));
   return 0;
 }
 

@@ -36,6 +36,7 @@ endif()
 
 add_library(tessera_options INTERFACE)
 target_compile_features(tessera_options INTERFACE cxx_std_20)
+target_compile_definitions(tessera_options INTERFACE TESSERA_HAS_CUDA=$<BOOL:${TESSERA_CUDA}>)  # base/cuda_only.h
 target_include_directories(tessera_options INTERFACE $<BUILD_INTERFACE:${tessera_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 # Other projects that use Tessera choose their own warnings.
 if(PROJECT_IS_TOP_LEVEL)

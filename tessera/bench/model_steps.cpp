@@ -37,7 +37,7 @@ class ModelSteps final : public TimedSteps {
     program_.begin_step(schedule::StepKind::train, microbatches);
     for (int microbatch = 0; microbatch < microbatches; ++microbatch) module_.microbatch(microbatch, true);
     program_.end_step();
-    module_.update(program_.trace(), program_.parameters().backward_weights());
+    dry_update(program_, program_.trace(), module_.update_parts());
   }
 
   runtime::Runtime& runtime() override { return runtime_; }

@@ -22,8 +22,8 @@ struct DeviceSpan {
 nlohmann::ordered_json trace_of(std::vector<DeviceSpan> spans);
 
 // Runs the work, and writes all kernels, copies and fills of this process's devices to `file`. The file has the format
-// of trace_of, which Perfetto opens. The work must wait for its device before it returns. Throws Error without CUDA or
-// CUPTI, or if the file cannot be written.
+// of trace_of, which Perfetto opens. The work must wait for its device before it returns. Throws Error without CUPTI,
+// or if the file cannot be written. Only a build with CUDA defines this function.
 void profile(const std::filesystem::path& file, const std::function<void()>& work);
 
 }  // namespace tessera::bench

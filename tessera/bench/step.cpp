@@ -9,6 +9,7 @@
 #include <cmath>
 #include <random>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/profile.h"
@@ -225,10 +226,12 @@ StepReport measure_step(comm::World& world, const StepBench& bench) {
       take_steps(trainer, input, 2);
       trainer.runtime().wait_until_idle();  // a profile contains only finished work
     };
-    if (world.rank() == 0)
-      profile(bench.profile, two_steps);
-    else
+    if (world.rank() != 0) {
       two_steps();
+    } else {
+      if (!base::kHasCuda) throw InputError("--profile: this build has no CUDA");
+      base::cuda_only<profile>(bench.profile, two_steps);
+    }
   }
   add_steps(steps, all, report);
   if (run.has_experts()) {

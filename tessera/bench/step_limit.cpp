@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/bench/kernels/kernels_clock.h"
 #include "tessera/bench/step.h"
 #include "tessera/ops/aten_types.h"
@@ -215,7 +216,7 @@ StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
   StepLimit limit{.bytes = bytes_beside(bench, options, dry)};
   const ops::CachedMemoryScope cached_memory(device);  // libtorch would keep the memory, which the training steps need
   {
-    const std::unique_ptr<KernelClock> clock = is_gpu ? make_event_clock() : make_wall_clock();
+    const std::unique_ptr<KernelClock> clock = is_gpu ? base::cuda_only<make_event_clock>() : make_wall_clock();
     const Calls calls(bench, dry, limit.bytes / microbatches, ops::to_device(device));
     std::vector<std::function<void()>> work;
     for (const Calls::Part& part : calls.parts()) work.push_back(part.call);

@@ -26,7 +26,6 @@ TimedProgram::~TimedProgram() {
   for (const auto& [event, transfer] : in_flight_) transfer.done.wait_until_done();
 }
 
-// Waits for the compute time that precedes the next event of the step.
 void TimedProgram::compute() {
   const std::size_t event = trace().size();
   TESSERA_CHECK(event < segments_.size(), "a timed step has event {}, expected at most {} events", event,
@@ -34,24 +33,8 @@ void TimedProgram::compute() {
   pass_time(runtime_.parallel(), segments_[event]);
 }
 
-void TimedProgram::begin_step(schedule::StepKind kind, int microbatches) {
-  program_.begin_step(kind, microbatches);
-  DryRun::begin_step(kind, microbatches);
-}
-
-void TimedProgram::begin_microbatch(int microbatch) {
-  program_.begin_microbatch(microbatch);
-  DryRun::begin_microbatch(microbatch);
-}
-
-void TimedProgram::end_microbatch(int microbatch) {
-  program_.end_microbatch(microbatch);
-  DryRun::end_microbatch(microbatch);
-}
-
 void TimedProgram::end_step() {
-  program_.end_step();
-  DryRun::end_step();
+  both(&Program::end_step);
   in_flight_.clear();
 }
 
@@ -60,45 +43,15 @@ void TimedProgram::publish(std::span<const ParameterId> weights) {
   for (const ParameterId id : weights) {
     compute();
     program_.publish(id);
-    DryRun::publish({&id, 1});
+    dry_.publish({&id, 1});
   }
-}
-
-void TimedProgram::reduce_amaxes(std::span<float> amaxes) {
-  compute();
-  program_.reduce_amaxes(amaxes);
-  DryRun::reduce_amaxes(amaxes);
-}
-
-void TimedProgram::reduce_counts(std::span<std::int64_t> counts) {
-  compute();
-  program_.reduce_counts(counts);
-  DryRun::reduce_counts(counts);
-}
-
-runtime::WeightView TimedProgram::consume(ParameterId weight, PassId pass) {
-  compute();
-  program_.consume(weight, pass);
-  return DryRun::consume(weight, pass);
-}
-
-void TimedProgram::release(ParameterId weight, PassId pass) {
-  compute();
-  program_.release(weight, pass);
-  DryRun::release(weight, pass);
 }
 
 runtime::GradientBuffer TimedProgram::grad_buffer(ParameterId weight, int microbatch) {
   const runtime::GradientBuffer gradient = program_.grad_buffer(weight, microbatch);
   const auto elements = static_cast<std::size_t>(parameters().local_compute(weight).size);
   if (!gradient.accumulate) std::memset(gradient.data, 0, elements * quant::size_of(gradient.dtype));
-  return DryRun::grad_buffer(weight, microbatch);
-}
-
-void TimedProgram::produce(ParameterId weight, int microbatch) {
-  compute();
-  program_.produce(weight, microbatch);
-  DryRun::produce(weight, microbatch);
+  return dry_.grad_buffer(weight, microbatch);
 }
 
 void TimedProgram::gather_rows(ParameterId weight, const shard::RowIds& /*ids*/, void* /*out*/, PassId /*pass*/,
@@ -125,7 +78,7 @@ Issued TimedProgram::issue(const ProgramCollective& collective) {
   Issued issued = program_.issue(real);
   memory.done = issued.done;
   in_flight_.emplace(issued.event, std::move(memory));
-  const int event = DryRun::issue(collective).event;
+  const int event = dry_.issue(collective).event;
   TESSERA_CHECK(issued.event == event, "a collective is event {} of the step but event {} of its dry run", issued.event,
                 event);
   return issued;
@@ -136,31 +89,8 @@ void TimedProgram::wait(const Issued& issued) {
   // Compute runs until the need event.
   if (schedule::is_piece_op(trace()[static_cast<std::size_t>(issued.event)].op)) compute();
   program_.wait(issued);
-  DryRun::wait(issued);
+  dry_.wait(issued);
   in_flight_.erase(issued.event);
-}
-
-void TimedProgram::record_sum(const runtime::ScatterSum& sum) {
-  compute();
-  program_.record_sum(sum);
-  DryRun::record_sum(sum);
-}
-
-runtime::StashId TimedProgram::stash(std::span<const runtime::StashItem> items, PassId pass, runtime::StashWay way) {
-  compute();
-  program_.stash(items, pass, way);
-  return DryRun::stash(items, pass, way);  // both programs have the same stashes
-}
-
-void TimedProgram::fetch(runtime::StashId stash, PassId pass) {
-  compute();
-  program_.fetch(stash, pass);
-  DryRun::fetch(stash, pass);
-}
-
-void TimedProgram::count_product(quant::Format format, quant::ProductKernel kernel, std::int64_t flops) {
-  program_.count_product(format, kernel, flops);
-  DryRun::count_product(format, kernel, flops);
 }
 
 }  // namespace tessera::bench

@@ -149,15 +149,7 @@ inline void check_launch(const char* what) {
   base::check_cuda(cudaGetLastError(), what);
 }
 
-constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t by) {
-  return (value + by - 1) / by;
-}
-inline unsigned blocks_for(std::int64_t items, std::int64_t per_block) {
-  const std::int64_t blocks = ceil_div(items, per_block);
-  if (blocks > std::numeric_limits<std::int32_t>::max())
-    base::check_cuda(cudaErrorInvalidConfiguration, "more blocks than a launch allows");
-  return static_cast<unsigned>(blocks);
-}
+using base::blocks_for, base::ceil_div, base::is_aligned;
 // Returns the number of threads of a block that processes one row. The row has `packs` packs, and each thread processes
 // `per_thread` of them.
 inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::int64_t limit) {
@@ -165,14 +157,11 @@ inline unsigned row_threads(std::int64_t packs, std::int64_t per_thread, std::in
       std::clamp<std::int64_t>(ceil_div(ceil_div(packs, per_thread), kWarp) * kWarp, kWarp, limit));
 }
 
-inline bool is_aligned(const void* pointer, std::size_t bytes = kAccessBytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
-}
 // Returns true if the rows of all these dense matrices consist of whole, aligned packs. A row has `cols` elements of T.
 // Null pointers are ignored.
 template <typename T, typename... Pointers>
 bool rows_whole(std::int64_t cols, Pointers... pointers) {
-  return cols % kPack<T> == 0 && (is_aligned(pointers) && ...);
+  return cols % kPack<T> == 0 && (is_aligned(pointers, kAccessBytes) && ...);
 }
 // Calls function(std::true_type{}) if `value` is true, otherwise function(std::false_type{}).
 template <typename Function>

@@ -121,6 +121,10 @@ at::Tensor make(at::IntArrayRef shape, at::ScalarType type, at::Device device) {
   return at::empty(shape, at::TensorOptions().dtype(type).device(device));
 }
 
+base::CudaStream stream_of(const at::Tensor& tensor) {
+  return cuda_only<cuda::stream_of>(tensor);
+}
+
 at::ScalarType accumulator_type(at::ScalarType type) {
   const quant::DType element = to_dtype(type);
   TESSERA_CHECK(quant::is_floating(element), "element type {}: expected bf16, fp32 or fp64", name_of(element));

@@ -7,11 +7,14 @@
 #include <string_view>
 #include <type_traits>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/cuda_stream.h"
 #include "tessera/ops/work.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
+
+using base::cuda_only;
 
 // Returns `tensor` itself if it is dense and row-major, otherwise a dense row-major copy. Throws Error if the tensor is
 // undefined, does not have `dimensions` dimensions or is on an unsupported device. `what` names the operator and the
@@ -38,6 +41,9 @@ inline bool on_cuda(const at::Tensor& tensor) {
 }
 // Returns libtorch's current stream for the tensor's device. Throws Error if that device is not the current device.
 base::CudaStream stream_of(const at::Tensor& tensor);
+namespace cuda {
+base::CudaStream stream_of(const at::Tensor& tensor);
+}
 
 // Returns the total bytes of the defined tensors.
 std::int64_t bytes_of(at::TensorList tensors);

@@ -3,15 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
-
-#include "tessera/schedule/buckets.h"
-#include "tessera/shard/formats/encoded.h"
+#include <utility>
 
 namespace tessera::predict {
 namespace {
-
-using schedule::ParameterId;
 
 models::Batch dry_batch(std::int64_t sequences, std::int64_t seq_len) {
   const at::TensorOptions ids = at::TensorOptions().device(at::kMeta).dtype(at::kLong);
@@ -44,34 +39,14 @@ void DryModel::microbatch(int number, bool trains) {
   program_.end_microbatch(number);
 }
 
-void DryModel::update(const schedule::Trace& trace, const std::vector<ParameterId>& backward_weights) {
-  if (scales_.size() > 0) program_.reduce_amaxes(scales_.found());
-  if (const models::RouterBiases biases = model_->router_biases(); moves_biases_ && !biases.ids.empty()) {
-    std::vector<std::int64_t> counts(biases.ids.size() * static_cast<std::size_t>(biases.experts));
-    program_.reduce_counts(counts);
-    program_.publish(biases.ids);
-  }
-  std::vector<ParameterId> order = schedule::order_of_first_uses(trace, static_cast<int>(backward_weights.size()));
-  std::erase_if(order, [&](ParameterId id) { return !program_.parameters().spec(id).trainable; });
-  const auto elements = [&](ParameterId id) { return program_.parameters().spec(id).compute.shape.elements(); };
-  for (const std::vector<ParameterId>& bucket : schedule::optimizer_buckets(order, elements)) {
-    std::vector<ParameterId> cast = bucket;
-    for (const ParameterId id : bucket)
-      if (const ParameterId backward_weight = backward_weights[static_cast<std::size_t>(id)];
-          backward_weight != schedule::kNoParameter)
-        cast.push_back(backward_weight);
-    std::int64_t matrices = 0;
-    bool has_whole = false;
-    for (const ParameterId id : cast) {
-      const shard::ParameterSpec& spec = program_.parameters().spec(id);
-      if (!spec.encoding) continue;
-      matrices += shard::matrices_of(spec);
-      has_whole = has_whole || shard::has_tensor_scale(*spec.encoding);
-    }
-    std::vector<float> amaxes(static_cast<std::size_t>(matrices));
-    if (has_whole) program_.reduce_amaxes(amaxes);
-    program_.publish(bucket);
-  }
+runtime::UpdateParts DryModel::update_parts() {
+  runtime::UpdateParts parts;
+  if (scales_.size() > 0) parts.scales = scales_.found();
+  if (!moves_biases_) return parts;
+  models::RouterBiases biases = model_->router_biases();
+  parts.biases = std::move(biases.ids);
+  parts.experts = biases.experts;
+  return parts;
 }
 
 }  // namespace tessera::predict

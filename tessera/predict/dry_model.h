@@ -2,9 +2,9 @@
 // passes can call any Program.
 #pragma once
 #include <memory>
-#include <vector>
 
 #include "tessera/predict/dry_step.h"
+#include "tessera/runtime/update_calls.h"
 
 namespace tessera::predict {
 
@@ -17,10 +17,7 @@ class DryModel {
   // Runs microbatch `number`: the forward pass, and the backward pass if `trains` is true. Call this function between
   // begin_step and end_step.
   void microbatch(int number, bool trains);
-  // Makes the Program calls of an optimizer update: the all-reduces of amaxes and of experts' counts, and the publish
-  // events (train/update/optimizer.h, train/update/router_bias.h). Call this function after end_step. `trace` is the
-  // trace of the step. `backward_weights` is DryStep::backward_weights.
-  void update(const schedule::Trace& trace, const std::vector<schedule::ParameterId>& backward_weights);
+  runtime::UpdateParts update_parts();  // argument of dry_update, which follows a step
 
  private:
   runtime::Program& program_;

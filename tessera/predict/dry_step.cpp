@@ -33,7 +33,7 @@ DryStep dry_step(const DryOptions& options) {
     step.compute_ranks.push_back(program.compute_group(domain).size);
   step.backward_weights = program.parameters().backward_weights();
   if (!trains) return step;
-  model.update(step.microbatch, step.backward_weights);
+  dry_update(program, step.microbatch, model.update_parts());
   step.optimizer.assign(program.trace().begin() + static_cast<std::ptrdiff_t>(step.microbatch.size()),
                         program.trace().end());
   return step;

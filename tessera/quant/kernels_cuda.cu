@@ -124,16 +124,8 @@ void check(bool condition, const std::string& message) {
   if (!condition) base::fail(message);
 }
 
-unsigned blocks_for(std::int64_t items, std::int64_t a_block) {
-  const std::int64_t blocks = (items + a_block - 1) / a_block;
-  check(blocks <= std::numeric_limits<int>::max(),
-        "elementwise kernels: expected at most 2147483647 blocks in one launch, got more");
-  return static_cast<unsigned>(std::max<std::int64_t>(blocks, 1));
-}
+using base::blocks_for, base::is_aligned;
 
-bool is_aligned(const void* pointer, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
-}
 template <typename Op, int N>
 bool can_take(const PartList& parts, const void* start, const void* out) {
   for (int p = 0; p < parts.used; ++p)

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/kernels/kernels_clock.h"
@@ -114,7 +115,7 @@ TEST(EventClock, PartsAddUpToTheWhole) {
     };
   };
   const std::vector<std::function<void()>> parts = {copies(20), [] {}, copies(80)};
-  const auto clock = make_event_clock();
+  const auto clock = base::cuda_only<make_event_clock>();
   clock->seconds_of_parts(parts);
   const std::vector<double> seconds = clock->seconds_of_parts(parts);
   ASSERT_EQ(seconds.size(), 3u);

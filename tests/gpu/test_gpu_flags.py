@@ -353,6 +353,11 @@ class GpuFlags(unittest.TestCase):
         self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
         self.check_like_cpus(one)
 
+    def test_moments_in_bf16(self):
+        one = Run((1, 1, 1), ("--moments", "bf16", "--lr", 3e-3), micro_batch=2)
+        self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
+        self.check_like_cpus(one)
+
     def test_dropout(self):
         """Graphs, gtp degrees, policies, repeated and resumed steps have the same masks, which are the masks of CPUs."""
         one = Run((1, 1, 1), DROPOUT)

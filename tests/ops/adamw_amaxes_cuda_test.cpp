@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tests/ops/matrix_amaxes.h"
@@ -71,8 +72,8 @@ TEST(AdamWAmaxesOnCuda, EqualTheDefinitionForStacks) {
       launched.push_back(device[i].buffers);
       first += touched_matrices(host[i].buffers);
     }
-    cuda::adamw(launched, static_cast<const StepScalars*>(scalars.data_ptr()),
-                static_cast<const Clip*>(clip.data_ptr()), stream_of(got));
+    base::cuda_only<cuda::adamw>(launched, static_cast<const StepScalars*>(scalars.data_ptr()),
+                                 static_cast<const Clip*>(clip.data_ptr()), stream_of(got), /*has_bf16_moments=*/false);
     EXPECT_TRUE(same_bits(got, expected)) << takes_place;
     for (std::size_t i = 0; i < host.size(); ++i)
       for (std::size_t t = 0; t < host[i].tensors.size(); ++t)

@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
@@ -78,11 +79,11 @@ TEST_F(OnCuda, InitialValuesAreTheSame) {
   for (const at::ScalarType type : kTypes) {
     const at::Tensor host = random_tensor({11, 2911}, 1, type), device = on_device(host);
     fill_normal(fill, host.data_ptr(), to_dtype(type));
-    cuda::fill_normal(fill, device.data_ptr(), to_dtype(type), stream_of(device));
+    base::cuda_only<cuda::fill_normal>(fill, device.data_ptr(), to_dtype(type), stream_of(device));
     EXPECT_TRUE(same_bits(device, host));
     at::Tensor host_range = random_tensor({777}, 1, type), range = on_device(host_range);
     fill_constant(0.1, from(host_range, 1).data_ptr(), to_dtype(type), 700);
-    cuda::fill_constant(0.1, from(range, 1).data_ptr(), to_dtype(type), 700, stream_of(range));
+    base::cuda_only<cuda::fill_constant>(0.1, from(range, 1).data_ptr(), to_dtype(type), 700, stream_of(range));
     EXPECT_TRUE(same_bits(range, host_range));
   }
 }
@@ -326,8 +327,8 @@ TEST_F(OnCuda, AdamWIsTheSame) {
       const Clip factor{.factor = 0.37};
       const at::Tensor scalars = object_on_device(of_step), clip = object_on_device(factor);
       for (const UpdateShard& buffers : host.buffers) adamw(of_step, buffers, factor);
-      cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
-                  static_cast<const Clip*>(clip.data_ptr()), stream);
+      base::cuda_only<cuda::adamw>(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
+                                   static_cast<const Clip*>(clip.data_ptr()), stream, /*has_bf16_moments=*/false);
     }
     expect_same(device, host);
   }
@@ -345,11 +346,12 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double bad : {infinity, std::nan("")}) {
     const at::Tensor squares = on_device(tensor_of({bad}, {1}, at::kDouble)), stops = object_on_device(Stops{});
-    cuda::decide_update(squares.const_data_ptr<double>(), 1.0, static_cast<std::int64_t*>(stops.data_ptr()),
-                        static_cast<Clip*>(clip.data_ptr()), stream);
+    base::cuda_only<cuda::decide_update>(squares.const_data_ptr<double>(), 1.0,
+                                         static_cast<std::int64_t*>(stops.data_ptr()),
+                                         static_cast<Clip*>(clip.data_ptr()), stream);
     EXPECT_EQ(object_of<Clip>(clip).applies, 0);
-    cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
-                static_cast<const Clip*>(clip.data_ptr()), stream);
+    base::cuda_only<cuda::adamw>(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
+                                 static_cast<const Clip*>(clip.data_ptr()), stream, /*has_bf16_moments=*/false);
     expect_same(device, before);
   }
 }
@@ -373,8 +375,9 @@ TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
         device.buffers[i].amax = got.mutable_data_ptr<float>() + i;
       }
       for (const UpdateShard& one : host.buffers) adamw(of_step, one, decision);
-      cuda::adamw(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
-                  static_cast<const Clip*>(clip.data_ptr()), stream_of(got));
+      base::cuda_only<cuda::adamw>(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
+                                   static_cast<const Clip*>(clip.data_ptr()), stream_of(got),
+                                   /*has_bf16_moments=*/false);
       EXPECT_TRUE(same_bits(got, expected)) << takes_place;
       expect_same(device, host);
     }
@@ -394,9 +397,10 @@ TEST_F(OnCuda, AnUpdateUsesTheScalarsOfItsNumber) {
     write_choices(*rule, lr, lowest, written.data());
     const at::Tensor choices = view_of(written.data(), {std::ssize(written)}, quant::DType::u8).to(at::kCUDA);
     const at::Tensor clip = object_on_device(Clip{.applies = takes_place ? 1 : 0});
-    cuda::choose_scalars(static_cast<const std::byte*>(choices.data_ptr()), rule->scalar_bytes(),
-                         static_cast<const Clip*>(clip.data_ptr()), static_cast<std::int64_t*>(counter.data_ptr()),
-                         static_cast<std::byte*>(chosen.data_ptr()), stream_of(counter));
+    base::cuda_only<cuda::choose_scalars>(static_cast<const std::byte*>(choices.data_ptr()), rule->scalar_bytes(),
+                                          static_cast<const Clip*>(clip.data_ptr()),
+                                          static_cast<std::int64_t*>(counter.data_ptr()),
+                                          static_cast<std::byte*>(chosen.data_ptr()), stream_of(counter));
     unseen.push_back(takes_place);
     if (takes_place) {
       const StepScalars expected = step_scalars({.weight_decay = 0.1}, lr, ++updates),
@@ -414,8 +418,9 @@ TEST_F(OnCuda, ClipFactorsFollowTheNorm) {
   const at::Tensor squares = on_device(tensor_of({25.0}, {1}, at::kDouble)), clip = object_on_device(Clip{});
   const at::Tensor stops = object_on_device(Stops{});
   for (const auto& [limit, factor] : {std::pair{1.0, 1.0 / (5.0 + 1e-6)}, {10.0, 1.0}, {0.0, 1.0}}) {
-    cuda::decide_update(squares.const_data_ptr<double>(), limit, static_cast<std::int64_t*>(stops.data_ptr()),
-                        static_cast<Clip*>(clip.data_ptr()), stream_of(squares));
+    base::cuda_only<cuda::decide_update>(squares.const_data_ptr<double>(), limit,
+                                         static_cast<std::int64_t*>(stops.data_ptr()),
+                                         static_cast<Clip*>(clip.data_ptr()), stream_of(squares));
     const Clip got = object_of<Clip>(clip);
     EXPECT_EQ(got.norm, 5.0);
     EXPECT_EQ(got.factor, factor);
@@ -434,8 +439,8 @@ TEST_F(OnCuda, RowSquareSumsAddInFp64) {
       at::Tensor sums = on_device(random_tensor({rows}, 2, at::kDouble)), alone = sums.clone();
       Values expected(rows);
       row_square_sums(host.const_data_ptr(), to_dtype(type), rows, cols, stride, expected.data());
-      cuda::row_square_sums(values.const_data_ptr(), to_dtype(type), rows, cols, stride,
-                            sums.mutable_data_ptr<double>(), stream_of(values));
+      base::cuda_only<cuda::row_square_sums>(values.const_data_ptr(), to_dtype(type), rows, cols, stride,
+                                             sums.mutable_data_ptr<double>(), stream_of(values));
       // Two sums of `cols` positive terms in fp64.
       expect_near(values_of(sums), expected,
                   [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
@@ -443,8 +448,8 @@ TEST_F(OnCuda, RowSquareSumsAddInFp64) {
       from(shifted, 1)
           // Another address and another stride give the same bits.
           .copy_(from(host, 2).narrow(1, 0, cols).reshape({-1}));
-      cuda::row_square_sums(from(shifted, 1).const_data_ptr(), to_dtype(type), 7, cols, cols,
-                            alone.mutable_data_ptr<double>(), stream_of(values));
+      base::cuda_only<cuda::row_square_sums>(from(shifted, 1).const_data_ptr(), to_dtype(type), 7, cols, cols,
+                                             alone.mutable_data_ptr<double>(), stream_of(values));
       EXPECT_TRUE(same_bits(alone.narrow(0, 0, 7), from(sums, 2)));
     }
 }
@@ -473,8 +478,8 @@ TEST_F(OnCuda, RowSquareSumsAddInTheirOrder) {
       constexpr std::int64_t kRows = 11;
       const at::Tensor host = random_tensor({kRows, cols}, 1, type), values = on_device(host);
       const at::Tensor sums = on_device(random_tensor({kRows}, 2, at::kDouble));
-      cuda::row_square_sums(values.const_data_ptr(), to_dtype(type), kRows, cols, cols, sums.mutable_data_ptr<double>(),
-                            stream_of(values));
+      base::cuda_only<cuda::row_square_sums>(values.const_data_ptr(), to_dtype(type), kRows, cols, cols,
+                                             sums.mutable_data_ptr<double>(), stream_of(values));
       Values expected;
       for (std::int64_t row = 0; row < kRows; ++row)
         expected.push_back(sum_in_order(values_of(host[row]), type == at::kDouble ? 2 : 4));

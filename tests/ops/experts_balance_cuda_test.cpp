@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/capacity.h"
 #include "tessera/ops/router/bias_update.h"
@@ -192,8 +193,8 @@ TEST_F(OnCudaBalance, UpdatedBiasesAreTheSame) {
       const RouterBiasRule rule{
           .type = type == at::kFloat ? quant::DType::fp32 : quant::DType::fp64, .experts = kExperts, .rate = 0.001};
       const at::Tensor clip = clip_on_gpu(applies);
-      cuda::update_router_biases(parts_of(device, counts_on_gpu), rule, static_cast<const Clip*>(clip.const_data_ptr()),
-                                 stream_of(device));
+      base::cuda_only<cuda::update_router_biases>(parts_of(device, counts_on_gpu), rule,
+                                                  static_cast<const Clip*>(clip.const_data_ptr()), stream_of(device));
       const at::Tensor before = host.clone();
       if (applies) update_router_biases(parts_of(host, counts), rule);
       EXPECT_TRUE(same_bits(device, host));

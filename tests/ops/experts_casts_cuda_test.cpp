@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/text/name_hash.h"
 #include "tessera/ops/experts/grouped_casts.h"
 #include "tessera/ops/experts/grouped_formats.h"
@@ -105,32 +106,32 @@ at::Tensor cast_rows(const at::Tensor& rows, const Encoding& encoding, bool is_s
   const base::CudaStream stream = stream_of(source);
   auto* places_memory = memory.mutable_data_ptr<std::int32_t>();
   const StripPlaces places{.strip_ends = places_memory, .result_ends = places_memory + kMatrices};
-  cuda::find_places(from, 16, places, stream);
-  cuda::take_grouped_amaxes(
+  base::cuda_only<cuda::find_places>(from, 16, places, stream, 0);
+  base::cuda_only<cuda::take_grouped_amaxes>(
       {.source = from, .places = places, .amaxes = amaxes.mutable_data_ptr<float>(), .transform = recipe.transform},
       stream);
-  cuda::find_places(from, strip_rows(encoding), places, stream);
+  base::cuda_only<cuda::find_places>(from, strip_rows(encoding), places, stream, 0);
   const WholeScale whole = grouped_scales(encoding, amaxes);
   const at::Tensor numbers = numbers_of(encoding, whole),
                    scales = has_one_scale(encoding) ? whole.multiplier : whole.amax;
   const auto numbers_at = [](const at::Tensor& it) {
     return MatrixNumbers{.values = it.defined() ? it.const_data_ptr<float>() : nullptr};
   };
-  cuda::cast_grouped({.source = from,
-                      .encoding = encoding,
-                      .places = places,
-                      .scales = numbers_at(scales),
-                      .per_expert = kMatrices / 2,
-                      .multiplies = true,
-                      .own = numbers_at(numbers),
-                      .partner = numbers_at(partners),
-                      .partner_encoding = kPartnerEncoding,
-                      .target = static_cast<quant::bfloat16*>(target.mutable_data_ptr()),
-                      .is_spread = is_spread,
-                      .transform = recipe.transform,
-                      .rounding = rounding,
-                      .row_tokens = is_spread ? nullptr : tokens.const_data_ptr<std::int32_t>()},
-                     stream);
+  base::cuda_only<cuda::cast_grouped>({.source = from,
+                                       .encoding = encoding,
+                                       .places = places,
+                                       .scales = numbers_at(scales),
+                                       .per_expert = kMatrices / 2,
+                                       .multiplies = true,
+                                       .own = numbers_at(numbers),
+                                       .partner = numbers_at(partners),
+                                       .partner_encoding = kPartnerEncoding,
+                                       .target = static_cast<quant::bfloat16*>(target.mutable_data_ptr()),
+                                       .is_spread = is_spread,
+                                       .transform = recipe.transform,
+                                       .rounding = rounding,
+                                       .row_tokens = is_spread ? nullptr : tokens.const_data_ptr<std::int32_t>()},
+                                      stream);
   return target.cpu();
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/experts/companions.h"
 #include "tessera/ops/experts/grouped_casts.h"
@@ -202,21 +203,22 @@ class OnCudaCodes : public testing::Test {
     auto* places_memory = memory.mutable_data_ptr<std::int32_t>();
     const StripPlaces places{.strip_ends = places_memory, .result_ends = places_memory + kCodeMatrices};
     const base::CudaStream stream = stream_of(source);
-    cuda::find_places(from, 16, places, stream);
-    cuda::take_grouped_amaxes({.source = from, .places = places, .amaxes = amaxes.mutable_data_ptr<float>()}, stream);
+    base::cuda_only<cuda::find_places>(from, 16, places, stream, 0);
+    base::cuda_only<cuda::take_grouped_amaxes>(
+        {.source = from, .places = places, .amaxes = amaxes.mutable_data_ptr<float>()}, stream);
     const WholeScale whole = grouped_scales(kCode, amaxes);
-    cuda::find_places(from, kCodeStrip, places, stream, is_transposed ? 16 : 0);
-    cuda::cast_codes({.source = from,
-                      .places = places,
-                      .scales = {.values = whole.multiplier.const_data_ptr<float>()},
-                      .codes = codes.mutable_data_ptr<std::uint8_t>(),
-                      .is_transposed = is_transposed,
-                      .stride = stride,
-                      .factors = is_transposed ? nullptr : factors.mutable_data_ptr<float>(),
-                      .own = {.values = whole.inverse.const_data_ptr<float>()},
-                      .partner = {.values = partners.const_data_ptr<float>()},
-                      .per_expert = kCodeMatrices / 2},
-                     stream);
+    base::cuda_only<cuda::find_places>(from, kCodeStrip, places, stream, is_transposed ? 16 : 0);
+    base::cuda_only<cuda::cast_codes>({.source = from,
+                                       .places = places,
+                                       .scales = {.values = whole.multiplier.const_data_ptr<float>()},
+                                       .codes = codes.mutable_data_ptr<std::uint8_t>(),
+                                       .is_transposed = is_transposed,
+                                       .stride = stride,
+                                       .factors = is_transposed ? nullptr : factors.mutable_data_ptr<float>(),
+                                       .own = {.values = whole.inverse.const_data_ptr<float>()},
+                                       .partner = {.values = partners.const_data_ptr<float>()},
+                                       .per_expert = kCodeMatrices / 2},
+                                      stream);
     return {codes.cpu(), factors.cpu()};
   }
 };

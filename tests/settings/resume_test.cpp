@@ -151,6 +151,7 @@ json other_values() {
           {"beta2", 0.75},
           {"eps", 0.125},
           {"weight_decay", 0.375},
+          {"moments", "bf16"},
           {"clip", 0.625},
           {"hidden_dropout", 0.25},
           {"embedding_dropout", 0.5},

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "tessera/train/trainer_checkpoint.h"
 #include "tests/train/compare_runs.h"
 #include "tests/train/training.h"
 
@@ -70,6 +73,56 @@ TEST(Bf16MomentsOfRuns, RepeatedStepsHaveTheSameBits) {
   const RunResult repeated = run(options);
   EXPECT_EQ(expected.losses, repeated.losses);
   EXPECT_EQ(expected.tensors, repeated.tensors);
+}
+
+// A run continues with its own bits on another mesh. Moments of the other type are converted.
+TEST(Bf16MomentsOfRuns, ContinueFromACheckpoint) {
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "tessera_bf16_moments";
+  const auto rule = [](bool is_short) { return ops::make_rule({.weight_decay = 0.1, .has_bf16_moments = is_short}); };
+  const auto load = [&](Trainer& trainer, int step) {
+    if (step == 3) load_trainer(trainer, checkpoint::CheckpointReader(folder));
+  };
+  for (const bool stored_short : {true, false}) {
+    std::filesystem::remove_all(folder);
+    RunOptions writer = options_of(DType::bf16, 1, 2);
+    writer.rule = rule(stored_short);
+    const RunResult whole = run(writer);
+    RunOptions part = writer;
+    part.steps = 3;
+    part.at_end = [&](Trainer& trainer) { save_trainer(trainer, folder, 3, nlohmann::json::object()); };
+    const RunResult stored = run(part);
+    RunOptions same = options_of(DType::bf16, 1, 3);
+    same.rule = rule(stored_short);
+    same.left_out = {0, 1, 2};
+    same.before_step = load;
+    EXPECT_EQ(run(same).tensors, whole.tensors) << stored_short;
+
+    RunOptions other = same;
+    other.rule = rule(!stored_short);
+    other.steps = 4;
+    other.before_step = [&](Trainer& trainer, int step) {
+      load(trainer, step);
+      for (schedule::ParameterId id = 0; id < trainer.runtime().parameters().weights(); ++id) {
+        const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
+        const std::vector<double>& exact = stored.tensors.at("exp_avg/" + parameter.spec.name);
+        const std::int64_t cols = layout::matrix_shape(parameter.spec.dims).cols;
+        trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane& plane, base::Buffer& buffer) {
+          if (plane.name != "exp_avg") return;
+          for (const layout::Piece& piece : parameter.local_state.pieces) {
+            const auto at = static_cast<std::size_t>(piece.offset);
+            const auto value =
+                static_cast<float>(exact[static_cast<std::size_t>(piece.box.row * cols + piece.box.col)]);
+            if (stored_short)
+              EXPECT_EQ(buffer.as<float>()[at], value);
+            else
+              EXPECT_EQ(buffer.as<quant::bfloat16>()[at].bits, quant::bfloat16(value).bits);
+          }
+        });
+      }
+    };
+    run(other);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

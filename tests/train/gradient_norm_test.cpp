@@ -2,6 +2,7 @@
 // Squares of rows come from the last sum of a gradient or from a separate pass. Both must give the same bits, otherwise
 // the norm would depend on the sharding.
 #include "tessera/train/update/gradient_norm.h"
+#include "tessera/base/cuda_only.h"
 
 #include <gtest/gtest.h>
 
@@ -264,7 +265,8 @@ TEST_F(GradientNormOnCuda, SumsAndPassesGiveTheSameBits) {
       return result;
     };
     const auto by_pass = squares_of([&](double* squares) {
-      ops::cuda::row_square_sums(gradient.data(), quant::DType::fp32, rows, cols, cols, squares, lane->stream());
+      base::cuda_only<ops::cuda::row_square_sums>(gradient.data(), quant::DType::fp32, rows, cols, cols, squares,
+                                                  lane->stream());
     });
     const auto by_sum = squares_of([&](double* squares) {
       kernels->ordered_sum_squares(gradient.data(), quant::DType::fp32, true, {}, quant::DType::fp32, rows, cols,
@@ -272,7 +274,8 @@ TEST_F(GradientNormOnCuda, SumsAndPassesGiveTheSameBits) {
     });
     EXPECT_EQ(by_pass, by_sum) << cols << " columns";
     const auto by_narrow_pass = squares_of([&](double* squares) {
-      ops::cuda::row_square_sums(narrow_gradient.data(), quant::DType::bf16, rows, cols, cols, squares, lane->stream());
+      base::cuda_only<ops::cuda::row_square_sums>(narrow_gradient.data(), quant::DType::bf16, rows, cols, cols, squares,
+                                                  lane->stream());
     });
     EXPECT_EQ(by_pass, by_narrow_pass) << cols << " columns";
     EXPECT_GT(by_sum.front(), 0);

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/bench/kernels/kernels_cases.h"
 #include "tessera/bench/kernels/kernels_clock.h"
@@ -96,7 +97,7 @@ std::vector<KernelRow> kernel_rows(const KernelBench& bench) {
   at::set_num_threads(bench.threads);
   // A repetition moves several times as many bytes as the caches hold: 60 MB on an H200, a few MB per CPU core.
   const double least = bench.cuda ? 400e6 : 32e6;
-  const std::unique_ptr<KernelClock> clock = bench.cuda ? make_event_clock() : make_wall_clock();
+  const std::unique_ptr<KernelClock> clock = bench.cuda ? base::cuda_only<make_event_clock>() : make_wall_clock();
   std::vector<KernelRow> rows;
   for (const KernelCase& one : kernel_cases(bench, bench.cuda ? 1 << 30 : 16 << 20)) {
     if (!rows.empty() && one.name.find(bench.only) == std::string::npos) continue;

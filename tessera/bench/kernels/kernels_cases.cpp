@@ -240,8 +240,8 @@ std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint6
   if (!c.bench().cuda) return [owners, shard, scalars] { ops::adamw(scalars, shard); };
   const at::Tensor on_device = ops::view_of(&scalars, {sizeof scalars}, DType::u8).to(c.device());
   return [owners, shard, on_device] {
-    ops::cuda::adamw({&shard, 1}, static_cast<const ops::StepScalars*>(on_device.data_ptr()), nullptr,
-                     ops::stream_of(on_device));
+    base::cuda_only<ops::cuda::adamw>({&shard, 1}, static_cast<const ops::StepScalars*>(on_device.data_ptr()), nullptr,
+                                      ops::stream_of(on_device), /*has_bf16_moments=*/false);
   };
 }
 
@@ -261,7 +261,8 @@ void add_optimizer(Cases& c) {
          return [=, cuda = c.bench().cuda] {
            double* to = sums.data_ptr<double>();
            if (cuda)
-             ops::cuda::row_square_sums(values.data_ptr(), wide, rows, hidden, hidden, to, ops::stream_of(values));
+             base::cuda_only<ops::cuda::row_square_sums>(values.data_ptr(), wide, rows, hidden, hidden, to,
+                                                         ops::stream_of(values));
            else
              ops::row_square_sums(values.data_ptr(), wide, rows, hidden, hidden, to);
          };

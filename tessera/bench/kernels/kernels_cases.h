@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/bench/kernels/kernels.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/initialise/initialise.h"
@@ -44,7 +45,7 @@ class Cases {
         .seed = seed, .name = "bench", .standard_deviation = 1, .logical_cols = count, .rows = 1, .cols = count};
     const quant::DType type = ops::to_dtype(tensor.scalar_type());
     if (bench_.cuda)
-      ops::cuda::fill_normal(fill, tensor.data_ptr(), type, ops::stream_of(tensor));
+      base::cuda_only<ops::cuda::fill_normal>(fill, tensor.data_ptr(), type, ops::stream_of(tensor));
     else
       ops::fill_normal(fill, tensor.data_ptr(), type);
   }

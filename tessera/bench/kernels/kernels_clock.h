@@ -18,7 +18,7 @@ class KernelClock {
 
 std::unique_ptr<KernelClock> make_wall_clock();
 // Measures on the current stream. The device is kept busy while the host enqueues the calls, so the host's time is not
-// measured. Throws Error in a build without CUDA.
+// measured. Only a build with CUDA defines this function.
 std::unique_ptr<KernelClock> make_event_clock();
 
 }  // namespace tessera::bench

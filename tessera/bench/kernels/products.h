@@ -39,8 +39,8 @@ struct ProductRow {
 // InputError if `only` matches no product.
 std::vector<ProductRow> products_of(const ProductBench& bench);
 
-// Returns the products with their times on the current GPU. Throws the errors of products_of, and InputError in a build
-// without CUDA.
+// Returns the products with their times on the current GPU. Throws the errors of products_of. Only a build with CUDA
+// defines this function.
 std::vector<ProductRow> product_rows(const ProductBench& bench);
 
 // Returns the results as text. A product gets a line for ops/gemm/gemm_table.h if its best candidate saves more than

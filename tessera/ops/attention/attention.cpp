@@ -210,7 +210,7 @@ Attention attention_forward(const Qkv& qkv, const AttentionShape& shape) {
   const at::ScalarType type = qkv.q.scalar_type();
   if (qkv.q.numel() == 0) return {.out = make(flat, type, qkv.q.device())};
   if (is_dry(qkv.q)) return forward_dry(qkv, shape);
-  if (on_cuda(qkv.q)) return cuda::attention_forward(qkv, shape);
+  if (on_cuda(qkv.q)) return cuda_only<cuda::attention_forward>(qkv, shape);
   const AttentionOperands operands = operands_of(qkv, shape);
   Attention result;
   const std::vector<Span> spans = spans_of(shape);
@@ -237,7 +237,7 @@ Qkv attention_backward(const at::Tensor& dout, const Qkv& qkv, const Attention& 
     report_attention(qkv, shape, /*backward=*/true);
     return no_gradient(qkv);
   }
-  if (on_cuda(qkv.q)) return cuda::attention_backward(dout, qkv, forward, shape);
+  if (on_cuda(qkv.q)) return cuda_only<cuda::attention_backward>(dout, qkv, forward, shape);
   const AttentionOperands operands = operands_of(qkv, shape);
   const at::ScalarType type = qkv.q.scalar_type(), accumulator = accumulator_type(type);
   const at::IntArrayRef heads = operands.q.sizes();

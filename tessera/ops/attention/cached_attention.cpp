@@ -59,7 +59,7 @@ at::Tensor cached_attention(const at::Tensor& q, const CachedAttention& cached) 
   if (q.numel() == 0) return out;
   if (is_dry(q)) return report(work_of(q, cached)), out;
   if (on_cuda(q))
-    return cuda::cached_attention(
+    return cuda_only<cuda::cached_attention>(
         queries,
         {.keys = keys, .values = values, .first = cached.first, .kv_of_q = cached.kv_of_q, .scale = cached.scale});
   cpu::cached_attention({.type = to_dtype(type),

@@ -39,8 +39,9 @@ at::Tensor checked_targets(const at::Tensor& targets, std::int64_t tokens) {
 at::Tensor cross_entropy_maximum(const at::Tensor& logits) {
   const at::Tensor input = dense(logits, 2, "cross_entropy logits");
   at::Tensor maximum = make({input.size(0)}, accumulator_type(input.scalar_type()), input.device());
-  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_maximum, cuda::cross_entropy_maximum,
-             shape_of(input), {.logits = input.const_data_ptr(), .maximum = maximum.mutable_data_ptr()});
+  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_maximum,
+             cuda_only<cuda::cross_entropy_maximum>, shape_of(input),
+             {.logits = input.const_data_ptr(), .maximum = maximum.mutable_data_ptr()});
   return maximum;
 }
 
@@ -52,8 +53,8 @@ at::Tensor cross_entropy_sums(const at::Tensor& logits, const at::Tensor& maximu
   const at::Tensor largest = dense_like(maximum, {input.size(0)}, type, "cross_entropy maximum");
   const at::Tensor ids = checked_targets(targets, input.size(0));
   at::Tensor sums = make({2, input.size(0)}, type, input.device());
-  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_sums, cuda::cross_entropy_sums,
-             shape_of(input, part),
+  run_kernel(memory_work("loss", bytes_of({input})), input, cpu::cross_entropy_sums,
+             cuda_only<cuda::cross_entropy_sums>, shape_of(input, part),
              {.logits = input.const_data_ptr(),
               .maximum = largest.const_data_ptr(),
               .targets = ids_of(ids),
@@ -73,7 +74,7 @@ at::Tensor cross_entropy_finish(at::Tensor& logits, const at::Tensor& maximum, c
   at::Tensor losses = make({tokens}, type, logits.device());
   const at::Tensor gradient = scale != 0 ? logits : at::Tensor();
   run_kernel(memory_work("loss", bytes_of({logits, gradient})), logits, cpu::cross_entropy_finish,
-             cuda::cross_entropy_finish, shape_of(logits, part),
+             cuda_only<cuda::cross_entropy_finish>, shape_of(logits, part),
              {.maximum = largest.const_data_ptr(),
               .sums = reduced.const_data_ptr(),
               .targets = ids_of(ids),
@@ -108,13 +109,13 @@ at::Tensor sum_on_device(const at::Tensor& losses) {
   if (is_dry(values)) return sum;
   if (!on_cuda(values)) return sum.fill_(sum_in_order(values));
   const at::ScalarType type = values.scalar_type();
-  at::Tensor scratch = make({cuda::sum_in_order_scratch(values.numel())}, type, values.device());
-  cuda::sum_in_order({.type = to_dtype(type),
-                      .count = values.numel(),
-                      .terms = values.const_data_ptr(),
-                      .scratch = scratch.mutable_data_ptr(),
-                      .sum = sum.mutable_data_ptr<double>()},
-                     stream_of(values));
+  at::Tensor scratch = make({cuda_only<cuda::sum_in_order_scratch>(values.numel())}, type, values.device());
+  cuda_only<cuda::sum_in_order>({.type = to_dtype(type),
+                                 .count = values.numel(),
+                                 .terms = values.const_data_ptr(),
+                                 .scratch = scratch.mutable_data_ptr(),
+                                 .sum = sum.mutable_data_ptr<double>()},
+                                stream_of(values));
   return sum;
 }
 

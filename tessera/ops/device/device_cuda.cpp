@@ -3,7 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/tensor.h"
 
-namespace tessera::ops {
+namespace tessera::ops::cuda {
 
 base::CudaStream stream_of(const at::Tensor& tensor) {
   const at::DeviceIndex device = tensor.device().index(), current = c10::cuda::current_device();
@@ -12,4 +12,4 @@ base::CudaStream stream_of(const at::Tensor& tensor) {
   return c10::cuda::getCurrentCUDAStream(device).stream();
 }
 
-}  // namespace tessera::ops
+}  // namespace tessera::ops::cuda

@@ -16,9 +16,9 @@ void require_rows(const IdRanges& part, std::int64_t rows, const char* what) {
 }
 
 void backward_on_cuda(const EmbeddingArguments& arguments, const at::Tensor& dweight, bool accumulate) {
-  at::Tensor scratch = make({cuda::embedding_backward_scratch(arguments)}, at::kByte, dweight.device());
-  cuda::embedding_backward(arguments, {.scratch = scratch.mutable_data_ptr(), .accumulate = accumulate},
-                           stream_of(dweight));
+  at::Tensor scratch = make({cuda_only<cuda::embedding_backward_scratch>(arguments)}, at::kByte, dweight.device());
+  cuda_only<cuda::embedding_backward>(arguments, {.scratch = scratch.mutable_data_ptr(), .accumulate = accumulate},
+                                      stream_of(dweight));
 }
 
 }  // namespace
@@ -31,7 +31,8 @@ at::Tensor embedding_forward(const at::Tensor& tokens, const at::Tensor& weight,
   const at::Tensor given = dense(tokens, 1, "embedding tokens");
   const at::Tensor ids = dense_like(given, given.sizes(), at::kLong, "embedding tokens");
   at::Tensor y = make({ids.size(0), table.size(1)}, table.scalar_type(), table.device());
-  run_kernel(memory_work("lookup", 2 * bytes_of({y})), table, cpu::embedding_forward, cuda::embedding_forward,
+  run_kernel(memory_work("lookup", 2 * bytes_of({y})), table, cpu::embedding_forward,
+             cuda_only<cuda::embedding_forward>,
              {.type = to_dtype(table.scalar_type()),
               .tokens = ids.size(0),
               .hidden = table.size(1),

@@ -221,7 +221,8 @@ void embedding_backward(const EmbeddingArguments& a, const EmbeddingParts& parts
                        .accumulate = parts.accumulate};
     const dim3 grid(blocks_for(a.tokens, kThreads / kWarp), blocks_for(a.hidden, kPack<A> * kPacks * kWarp));
     // A pack of dy has as many elements as a pack of the sums, so its alignment differs.
-    const bool whole = a.hidden % kPack<A> == 0 && is_aligned(a.rows, kPack<A> * sizeof(T)) && is_aligned(a.result);
+    const bool whole =
+        a.hidden % kPack<A> == 0 && is_aligned(a.rows, kPack<A> * sizeof(T)) && is_aligned(a.result, kAccessBytes);
     dispatch_bool(whole,
                   [&](auto is_whole) { add_runs<decltype(is_whole)::value><<<grid, kThreads, 0, stream>>>(runs); });
   });

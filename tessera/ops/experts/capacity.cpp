@@ -57,17 +57,17 @@ at::Tensor within_capacity(const at::Tensor& experts, const at::Tensor& weights,
   }
   kept.copy_(choices);
   if (on_cuda(choices)) {
-    cuda::drop_beyond_capacity({.type = to_dtype(own_weights.scalar_type()),
-                                .length = tokens / blocks,
-                                .blocks = blocks,
-                                .k = k,
-                                .first = local.first,
-                                .local = local.count,
-                                .capacity = capacity,
-                                .choices = choices.const_data_ptr<std::int32_t>(),
-                                .weights = own_weights.const_data_ptr(),
-                                .kept = kept.mutable_data_ptr<std::int32_t>()},
-                               stream_of(choices));
+    cuda_only<cuda::drop_beyond_capacity>({.type = to_dtype(own_weights.scalar_type()),
+                                           .length = tokens / blocks,
+                                           .blocks = blocks,
+                                           .k = k,
+                                           .first = local.first,
+                                           .local = local.count,
+                                           .capacity = capacity,
+                                           .choices = choices.const_data_ptr<std::int32_t>(),
+                                           .weights = own_weights.const_data_ptr(),
+                                           .kept = kept.mutable_data_ptr<std::int32_t>()},
+                                          stream_of(choices));
     return kept;
   }
   const std::int64_t length = tokens / blocks * k;

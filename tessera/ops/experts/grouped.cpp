@@ -53,10 +53,10 @@ void device_wgrad(const at::Tensor& dy, const at::Tensor& x, const Selection& se
   const std::int64_t shape[] = {selection.local, height, x.size(1)};
   if (!accumulate && dw.scalar_type() == type) {
     at::Tensor result = dw.view(shape);
-    return cuda::grouped_wgrad(dy, x, selection, result);
+    return cuda_only<cuda::grouped_wgrad>(dy, x, selection, result);
   }
   at::Tensor alone = make(shape, type, dw.device());
-  cuda::grouped_wgrad(dy, x, selection, alone);
+  cuda_only<cuda::grouped_wgrad>(dy, x, selection, alone);
   if (accumulate)
     add_to(dw, alone);
   else
@@ -76,7 +76,7 @@ at::Tensor grouped_fprop(const at::Tensor& x, const at::Tensor& w, const Selecti
     return y;
   }
   if (on_cuda(rows)) {
-    cuda::grouped_fprop(rows, weight.view({selection.local, height, in}), selection, y);
+    cuda_only<cuda::grouped_fprop>(rows, weight.view({selection.local, height, in}), selection, y);
     return y;
   }
   each_product(rows, weight, height, selection, y,
@@ -96,7 +96,7 @@ at::Tensor grouped_dgrad(const at::Tensor& dy, const at::Tensor& w, const Select
     return dx;
   }
   if (on_cuda(rows)) {
-    cuda::grouped_dgrad(rows, weight.view({selection.local, height, in}), selection, dx);
+    cuda_only<cuda::grouped_dgrad>(rows, weight.view({selection.local, height, in}), selection, dx);
     return dx;
   }
   each_product(rows, weight, height, selection, dx,

@@ -7,7 +7,7 @@ namespace tessera::ops::cuda {
 
 // Writes the places of strips with `strip` rows. A matrix with fewer than `least` rows has the places of `least` rows.
 void find_places(const StackedRows& source, std::int64_t strip, const StripPlaces& places, base::CudaStream stream,
-                 int least = 0);
+                 int least);
 void take_grouped_amaxes(const GroupedAmaxes& amaxes, base::CudaStream stream);
 void cast_grouped(const GroupedCast& cast, base::CudaStream stream);
 // Computes operand_scale of each amax. Writes the multipliers and the stored scales.

@@ -47,16 +47,16 @@ GroupCodes coded_rows(const at::Tensor& rows, const RowQuantization& as, const S
   const base::CudaStream stream = stream_of(rows);
   const StackedRows source = stacked(rows, selection, RowMatrices::blocks);
   const DevicePlaces found = find_places(source, kCodeStrip, rows.device(), stream);
-  cuda::cast_codes({.source = source,
-                    .places = found.places,
-                    .scales = device_numbers(as.whole.multiplier),
-                    .codes = data_of<std::uint8_t>(result.codes),
-                    .factors = data_of<float>(result.factors),
-                    .own = device_numbers(as.whole.inverse),
-                    .partner = device_numbers(w.whole),
-                    .per_expert = selection.blocks,
-                    .amax = as.amax},
-                   stream);
+  cuda_only<cuda::cast_codes>({.source = source,
+                               .places = found.places,
+                               .scales = device_numbers(as.whole.multiplier),
+                               .codes = data_of<std::uint8_t>(result.codes),
+                               .factors = data_of<float>(result.factors),
+                               .own = device_numbers(as.whole.inverse),
+                               .partner = device_numbers(w.whole),
+                               .per_expert = selection.blocks,
+                               .amax = as.amax},
+                              stream);
   return result;
 }
 
@@ -71,13 +71,13 @@ GroupCodes coded_columns(const RowFactor& factor, const at::Tensor& rows, const 
   const StackedRows source = stacked(rows, selection, RowMatrices::experts);
   // The grouped product refuses groups without elements, so an expert without rows has rows of zeros.
   DevicePlaces found = find_places(source, kCodeStrip, rows.device(), stream, static_cast<int>(kExpertRows));
-  cuda::cast_codes({.source = source,
-                    .places = found.places,
-                    .scales = device_numbers(factor.as.whole.multiplier),
-                    .codes = data_of<std::uint8_t>(result.codes),
-                    .is_transposed = true,
-                    .stride = room},
-                   stream);
+  cuda_only<cuda::cast_codes>({.source = source,
+                               .places = found.places,
+                               .scales = device_numbers(factor.as.whole.multiplier),
+                               .codes = data_of<std::uint8_t>(result.codes),
+                               .is_transposed = true,
+                               .stride = room},
+                              stream);
   result.ends = found.result_ends();
   return result;
 }
@@ -106,7 +106,7 @@ at::Tensor times_codes(const char* name, const at::Tensor& rows, const RowQuanti
     report_codes_product(name, {.rows = selection.expected, .cols = cols, .inner = inner, .fast = fast}, at::kBFloat16);
     return result;
   }
-  cuda::multiply_row_codes(
+  cuda_only<cuda::multiply_row_codes>(
       {.left = coded.codes, .right = w.codes, .factors = coded.factors, .ends = coded.ends, .fast = fast}, result);
   return result;
 }
@@ -125,11 +125,11 @@ StackFactor codes_of_stack(const at::Tensor& stack, std::int64_t matrices, const
     report(memory_work("quantize", bytes_of({source, result.codes})));
     return result;
   }
-  cuda::cast_codes({.source = stacked(source, matrices),
-                    .scales = device_numbers(whole.multiplier),
-                    .codes = data_of<std::uint8_t>(result.codes),
-                    .is_transposed = is_transposed},
-                   stream_of(source));
+  cuda_only<cuda::cast_codes>({.source = stacked(source, matrices),
+                               .scales = device_numbers(whole.multiplier),
+                               .codes = data_of<std::uint8_t>(result.codes),
+                               .is_transposed = is_transposed},
+                              stream_of(source));
   return result;
 }
 
@@ -161,7 +161,8 @@ void wgrad_of_codes(const RowFactor& dy, const RowFactor& x, const Selection& se
   const at::Tensor factors = alpha.view({-1, 1}).expand({selection.local, out}).contiguous();
   const std::int64_t shape[] = {selection.local, out, in};
   at::Tensor result = dw.view(shape);
-  cuda::multiply_inner_codes({.left = left.codes, .right = right.codes, .factors = factors, .ends = left.ends}, result);
+  cuda_only<cuda::multiply_inner_codes>(
+      {.left = left.codes, .right = right.codes, .factors = factors, .ends = left.ends}, result);
 }
 
 }  // namespace tessera::ops

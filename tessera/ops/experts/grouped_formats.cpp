@@ -125,8 +125,8 @@ void take_device_amaxes(const at::Tensor& rows, const StackedRows& source, float
   const base::CudaStream stream = stream_of(rows);
   DevicePlaces found;
   if (source.ends != nullptr) found = find_places(source, kExpertRows, rows.device(), stream);
-  cuda::take_grouped_amaxes({.source = source, .places = found.places, .amaxes = amaxes, .transform = transform},
-                            stream);
+  cuda_only<cuda::take_grouped_amaxes>(
+      {.source = source, .places = found.places, .amaxes = amaxes, .transform = transform}, stream);
 }
 
 // Returns the decoded values of rows, and the selection that describes them.
@@ -169,7 +169,7 @@ DecodedRows device_decoded(const at::Tensor& rows, const RowQuantization& as, Ro
     cast.partner = device_numbers(partner->numbers);
     cast.partner_encoding = partner->encoding;
   }
-  cuda::cast_grouped(cast, stream);
+  cuda_only<cuda::cast_grouped>(cast, stream);
   if (by_columns) result.selection.ends = found.result_ends();
   return result;
 }
@@ -234,8 +234,8 @@ WholeScale grouped_scales(const Encoding& encoding, const at::Tensor& amaxes) {
   auto* multipliers = data_of<float>(result.multiplier);
   auto* inverses = data_of<float>(result.inverse);
   if (on_cuda(amaxes)) {
-    cuda::scales_of_amaxes(encoding, amaxes.const_data_ptr<float>(), amaxes.numel(), multipliers, inverses,
-                           stream_of(amaxes));
+    cuda_only<cuda::scales_of_amaxes>(encoding, amaxes.const_data_ptr<float>(), amaxes.numel(), multipliers, inverses,
+                                      stream_of(amaxes));
     return result;
   }
   for (std::int64_t i = 0; i < amaxes.numel(); ++i) {
@@ -265,11 +265,11 @@ StackFactor decode_stack(const at::Tensor& stack, std::int64_t matrices, const E
   if (source.numel() == 0) return result;
   const at::Tensor& scales = scales_of(encoding, whole);
   if (on_cuda(source)) {
-    cuda::cast_grouped({.source = stacked(source, matrices),
-                        .encoding = encoding,
-                        .scales = device_numbers(scales),
-                        .target = data_of<quant::bfloat16>(result.values)},
-                       stream_of(source));
+    cuda_only<cuda::cast_grouped>({.source = stacked(source, matrices),
+                                   .encoding = encoding,
+                                   .scales = device_numbers(scales),
+                                   .target = data_of<quant::bfloat16>(result.values)},
+                                  stream_of(source));
     return result;
   }
   const std::int64_t height = source.size(0) / matrices;

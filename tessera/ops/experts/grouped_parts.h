@@ -56,7 +56,7 @@ inline DevicePlaces find_places(const StackedRows& source, std::int64_t strip, a
   DevicePlaces result{.memory = make({2, source.matrices}, at::kInt, device), .places = {}};
   auto* memory = result.memory.mutable_data_ptr<std::int32_t>();
   result.places = {.strip_ends = memory, .result_ends = memory + source.matrices};
-  cuda::find_places(source, strip, result.places, stream, least);
+  cuda_only<cuda::find_places>(source, strip, result.places, stream, least);
   return result;
 }
 

@@ -66,7 +66,7 @@ at::Tensor take_rows(const at::Tensor& x, const Selection& selection) {
     return rows;
   }
   if (on_cuda(source)) {
-    cuda::take_rows(move_of(source, selection, rows), stream_of(source));
+    cuda_only<cuda::take_rows>(move_of(source, selection, rows), stream_of(source));
     return rows;
   }
   const auto* from = static_cast<const std::byte*>(source.const_data_ptr());
@@ -87,7 +87,7 @@ at::Tensor combine_rows(const at::Tensor& rows, const Selection& selection) {
     return result;
   }
   if (on_cuda(source)) {
-    cuda::combine_rows(move_of(source, selection, result), stream_of(source));
+    cuda_only<cuda::combine_rows>(move_of(source, selection, result), stream_of(source));
     return result;
   }
   dispatch_floating(to_dtype(source.scalar_type()),
@@ -106,7 +106,7 @@ at::Tensor take_choices(const at::Tensor& values, const Selection& selection) {
     return taken;
   }
   if (on_cuda(source)) {
-    cuda::take_choices(choices_of(source, selection, taken), stream_of(source));
+    cuda_only<cuda::take_choices>(choices_of(source, selection, taken), stream_of(source));
     return taken;
   }
   dispatch_accumulator(to_dtype(source.scalar_type()), [&](auto element) {
@@ -129,7 +129,7 @@ at::Tensor put_choices(const at::Tensor& values, const Selection& selection) {
     return put;
   }
   if (on_cuda(source)) {
-    cuda::put_choices(choices_of(source, selection, put), stream_of(source));
+    cuda_only<cuda::put_choices>(choices_of(source, selection, put), stream_of(source));
     return put;
   }
   put.zero_();

@@ -88,7 +88,7 @@ at::Tensor weighted_swiglu(const at::Tensor& gate_up, const at::Tensor& weights,
     return out;
   }
   if (on_cuda(gate_up)) {
-    cuda::weighted_swiglu(arguments_of(rows, selection, out), stream_of(gate_up));
+    cuda_only<cuda::weighted_swiglu>(arguments_of(rows, selection, out), stream_of(gate_up));
     return out;
   }
   dispatch_floating(to_dtype(gate_up.scalar_type()), [&](auto element) {
@@ -121,7 +121,7 @@ WeightedSwigluGradients weighted_swiglu_backward(const at::Tensor& dout, const a
     arguments.dout = gradient.const_data_ptr();
     arguments.dweights = result.weights.mutable_data_ptr();
     arguments.output = with_output ? result.out.mutable_data_ptr() : nullptr;
-    cuda::weighted_swiglu_backward(arguments, stream_of(gate_up));
+    cuda_only<cuda::weighted_swiglu_backward>(arguments, stream_of(gate_up));
     return result;
   }
   dispatch_floating(to_dtype(gate_up.scalar_type()), [&](auto element) {

@@ -153,12 +153,12 @@ void decode_on_device(const Operand& kept, Extent stored, const at::Tensor& valu
 at::Tensor device_alpha(const Operand& left, const Operand& right) {
   if (!left.amax.defined() && !right.amax.defined()) return {};
   const at::Tensor alpha = make({2}, at::kFloat, left.values.device());
-  cuda::write_alpha({.left = left.encoding,
-                     .right = right.encoding,
-                     .left_whole = whole_number(left),
-                     .right_whole = whole_number(right),
-                     .alpha = data_of<float>(alpha)},
-                    stream_of(alpha));
+  cuda_only<cuda::write_alpha>({.left = left.encoding,
+                                .right = right.encoding,
+                                .left_whole = whole_number(left),
+                                .right_whole = whole_number(right),
+                                .alpha = data_of<float>(alpha)},
+                               stream_of(alpha));
   return alpha;
 }
 
@@ -177,18 +177,18 @@ at::Tensor device_decoded_product(const Operand& left, const Operand& right, at:
   if (rows == 0 || cols == 0 || inner == 0) return whole.zero_();
   const at::Tensor left_values = aligned_values(left.values), right_values = aligned_values(right.values);
   const at::Tensor alpha = device_alpha(left, right), scratch = make({kProductScratch}, at::kByte, whole.device());
-  cuda::multiply({.rows = rows,
-                  .cols = cols,
-                  .inner = inner,
-                  .type = quant::DType::bf16,
-                  .result_type = to_dtype(type),
-                  .left = left_values.const_data_ptr(),
-                  .left_transposed = left.is_transposed,
-                  .right = right_values.const_data_ptr(),
-                  .right_transposed = !right.is_transposed,
-                  .result = whole.mutable_data_ptr(),
-                  .alpha = alpha.defined() ? alpha.const_data_ptr<float>() : nullptr},
-                 scratch.mutable_data_ptr(), stream_of(whole));
+  cuda_only<cuda::multiply>({.rows = rows,
+                             .cols = cols,
+                             .inner = inner,
+                             .type = quant::DType::bf16,
+                             .result_type = to_dtype(type),
+                             .left = left_values.const_data_ptr(),
+                             .left_transposed = left.is_transposed,
+                             .right = right_values.const_data_ptr(),
+                             .right_transposed = !right.is_transposed,
+                             .result = whole.mutable_data_ptr(),
+                             .alpha = alpha.defined() ? alpha.const_data_ptr<float>() : nullptr},
+                            scratch.mutable_data_ptr(), stream_of(whole), /*candidate=*/-1);
   return whole;
 }
 

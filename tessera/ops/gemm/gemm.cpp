@@ -55,17 +55,17 @@ void multiply(const GemmOperands& it, bool left_transposed, bool right_transpose
     return;
   }
   const at::Tensor scratch = make({kProductScratch}, at::kByte, result.device());
-  cuda::multiply({.rows = result.size(0),
-                  .cols = result.size(1),
-                  .inner = inner,
-                  .type = to_dtype(it.left.scalar_type()),
-                  .result_type = to_dtype(result.scalar_type()),
-                  .left = it.left.const_data_ptr(),
-                  .left_transposed = left_transposed,
-                  .right = it.right.const_data_ptr(),
-                  .right_transposed = right_transposed,
-                  .result = result.mutable_data_ptr()},
-                 scratch.mutable_data_ptr(), stream_of(result));
+  cuda_only<cuda::multiply>({.rows = result.size(0),
+                             .cols = result.size(1),
+                             .inner = inner,
+                             .type = to_dtype(it.left.scalar_type()),
+                             .result_type = to_dtype(result.scalar_type()),
+                             .left = it.left.const_data_ptr(),
+                             .left_transposed = left_transposed,
+                             .right = it.right.const_data_ptr(),
+                             .right_transposed = right_transposed,
+                             .result = result.mutable_data_ptr()},
+                            scratch.mutable_data_ptr(), stream_of(result), /*candidate=*/-1);
 }
 at::Tensor product(const GemmOperands& it, bool left_transposed, bool right_transposed, at::ScalarType type) {
   at::Tensor result =

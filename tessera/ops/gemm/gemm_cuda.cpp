@@ -221,7 +221,7 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
         "multiply");
 }
 
-void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate) {
+void multiply_scaled(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate) {
   if (product.rows == 0 || product.cols == 0) return;
   const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
   const Description work = description(product);

@@ -62,11 +62,11 @@ namespace cuda {
 // rank uses the same algorithm. `candidate` is an index into the algorithms that the library's heuristic returns;
 // benchmarks pass it. -1 selects the candidate of gemm_table.h. `scratch` is kProductScratch bytes on the device.
 // Enqueues without synchronization. Throws Error if the library has no algorithm for the shape or the candidate.
-void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate = -1);
+void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate);
 void write_alpha(const AlphaTask& task, base::CudaStream stream);
 // Multiplies operands in number formats. If `candidate` is -1, uses the first algorithm of the library's heuristic.
 // Also throws Error for encodings that the device does not multiply.
-void multiply(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate = -1);
+void multiply_scaled(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate);
 }  // namespace cuda
 
 }  // namespace tessera::ops

@@ -35,15 +35,15 @@ at::Tensor padded_product(const Operand& left, const Operand& right, at::ScalarT
                     reinterpret_cast<std::uintptr_t>(result.const_data_ptr()) % 256 == 0;
   at::Tensor whole = fits ? result : make({rows, cols}, type, left.codes.device());
   const at::Tensor scratch = make({kProductScratch}, at::kByte, whole.device());
-  cuda::multiply({.rows = rows,
-                  .cols = cols,
-                  .inner = left.codes.size(1),
-                  .left = side_of(left),
-                  .right = side_of(right),
-                  .fast = fast,
-                  .result_type = to_dtype(type),
-                  .result = whole.mutable_data_ptr()},
-                 scratch.mutable_data_ptr(), stream_of(whole));
+  cuda_only<cuda::multiply_scaled>({.rows = rows,
+                                    .cols = cols,
+                                    .inner = left.codes.size(1),
+                                    .left = side_of(left),
+                                    .right = side_of(right),
+                                    .fast = fast,
+                                    .result_type = to_dtype(type),
+                                    .result = whole.mutable_data_ptr()},
+                                   scratch.mutable_data_ptr(), stream_of(whole), /*candidate=*/-1);
   return whole;
 }
 

@@ -64,7 +64,7 @@ void fill_constant(double value, void* data, quant::DType type, std::int64_t cou
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
     if (count == 0) return;
-    dispatch_bool(is_aligned(data), [&](auto aligned) {
+    dispatch_bool(is_aligned(data, kAccessBytes), [&](auto aligned) {
       fill_range<decltype(aligned)::value><<<blocks_for(count, kThreads * kSteps * kPack<T>), kThreads, 0, stream>>>(
           static_cast<T*>(data), count, value);
     });

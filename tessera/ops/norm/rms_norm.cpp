@@ -65,16 +65,16 @@ RmsNorm forward_on_cuda(const std::vector<at::Tensor>& x, const at::Tensor& resi
   RmsNorm result{.y = make(input.sizes(), type, input.device()),
                  .sum = writes ? make(input.sizes(), type, input.device()) : input,
                  .rstd = make({input.size(0)}, accumulator_type(type), input.device())};
-  cuda::rms_norm_forward(shape_of(input),
-                         {.x = pointers_of(x),
-                          .residual = other.defined() ? other.const_data_ptr() : nullptr,
-                          .weight = scale.const_data_ptr(),
-                          .dropout = dropout,
-                          .eps = eps,
-                          .sum = writes ? result.sum.mutable_data_ptr() : nullptr,
-                          .y = result.y.mutable_data_ptr(),
-                          .rstd = result.rstd.mutable_data_ptr()},
-                         stream_of(input));
+  cuda_only<cuda::rms_norm_forward>(shape_of(input),
+                                    {.x = pointers_of(x),
+                                     .residual = other.defined() ? other.const_data_ptr() : nullptr,
+                                     .weight = scale.const_data_ptr(),
+                                     .dropout = dropout,
+                                     .eps = eps,
+                                     .sum = writes ? result.sum.mutable_data_ptr() : nullptr,
+                                     .y = result.y.mutable_data_ptr(),
+                                     .rstd = result.rstd.mutable_data_ptr()},
+                                    stream_of(input));
   return result;
 }
 
@@ -111,8 +111,8 @@ at::Tensor rms_norm_apply(const at::Tensor& sum, const at::Tensor& rstd, const a
   const at::Tensor statistics =
       dense_like(rstd, {input.size(0)}, accumulator_type(input.scalar_type()), "rms_norm rstd");
   at::Tensor y = make(input.sizes(), input.scalar_type(), input.device());
-  run_kernel(memory_work("norm again", bytes_of({input, y})), input, cpu::rms_norm_apply, cuda::rms_norm_apply,
-             shape_of(input),
+  run_kernel(memory_work("norm again", bytes_of({input, y})), input, cpu::rms_norm_apply,
+             cuda_only<cuda::rms_norm_apply>, shape_of(input),
              {.sum = input.const_data_ptr(),
               .rstd = statistics.const_data_ptr(),
               .weight = scale.const_data_ptr(),
@@ -153,9 +153,9 @@ RmsNormGradients rms_norm_backward(at::TensorList dy, const at::Tensor& dsum, co
                             .dweight = dweight.mutable_data_ptr()};
   const RmsNormShape shape = shape_of(input);
   if (on_cuda(input)) {
-    at::Tensor scratch = make({cuda::rms_norm_backward_scratch(shape)}, accumulator, input.device());
-    cuda::rms_norm_backward(shape, arguments, {.scratch = scratch.mutable_data_ptr(), .accumulate = accumulate},
-                            stream_of(input));
+    at::Tensor scratch = make({cuda_only<cuda::rms_norm_backward_scratch>(shape)}, accumulator, input.device());
+    cuda_only<cuda::rms_norm_backward>(
+        shape, arguments, {.scratch = scratch.mutable_data_ptr(), .accumulate = accumulate}, stream_of(input));
     return result;
   }
   at::Tensor alone = accumulate ? make({input.size(1)}, accumulator) : dweight;

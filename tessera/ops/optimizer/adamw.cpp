@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 
 namespace tessera::ops {
@@ -26,8 +27,8 @@ class AdamWRule final : public UpdateRule {
   void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
               base::CudaStream stream) const override {
     if (stream)
-      return cuda::adamw(shards, reinterpret_cast<const StepScalars*>(scalars), clip, stream,
-                         options_.has_bf16_moments);
+      return base::cuda_only<cuda::adamw>(shards, reinterpret_cast<const StepScalars*>(scalars), clip, stream,
+                                          options_.has_bf16_moments);
     StepScalars of_step;
     std::memcpy(&of_step, scalars, sizeof of_step);
     for (const UpdateShard& shard : shards) adamw(of_step, shard, *clip, options_.has_bf16_moments);

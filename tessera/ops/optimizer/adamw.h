@@ -36,7 +36,7 @@ namespace cuda {
 // UpdateRule::update of the rule on a device, with as few launches as the types allow. If `clip` is null, the clip
 // factor is 1.
 void adamw(std::span<const UpdateShard> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream,
-           bool has_bf16_moments = false);
+           bool has_bf16_moments);
 }  // namespace cuda
 
 }  // namespace tessera::ops

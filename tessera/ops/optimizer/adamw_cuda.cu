@@ -50,7 +50,7 @@ struct Range {
   std::int64_t count;
 };
 
-// What the bits of rounded moments depend on.
+// The logical positions of a shard, the key of its bits, and the number of the update.
 struct Rounding {
   const LogicalIndices& indices;
   const base::PhiloxKey& key;

@@ -85,7 +85,8 @@ Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const
   Qkv result{.q = make({tokens, q_heads, head_dim}, type, device),
              .k = make({tokens, kv_heads, head_dim}, type, device),
              .v = make({tokens, kv_heads, head_dim}, type, device)};
-  run_kernel(memory_work("rope", 2 * bytes_of({stacked})), stacked, cpu::split_rope_forward, cuda::split_rope_forward,
+  run_kernel(memory_work("rope", 2 * bytes_of({stacked})), stacked, cpu::split_rope_forward,
+             cuda_only<cuda::split_rope_forward>,
              {.type = to_dtype(type),
               .tokens = tokens,
               .q_heads = q_heads,
@@ -115,7 +116,7 @@ at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions,
   const at::Tensor rows = checked_positions(positions, tokens, table);
   at::Tensor stacked = make({tokens, (q.size(1) + 2 * k.size(1)) * head_dim}, type, q.device());
   run_kernel(memory_work("rope backward", 2 * bytes_of({stacked})), q, cpu::split_rope_backward,
-             cuda::split_rope_backward,
+             cuda_only<cuda::split_rope_backward>,
              {.type = to_dtype(type),
               .tokens = tokens,
               .q_heads = q.size(1),

@@ -40,24 +40,24 @@ void select_on_device(const at::Tensor& choices, const LocalExperts& local, cons
   selection.ends = make({local.count}, at::kInt, device);
   selection.block_ends =
       selection.blocks == 1 ? selection.ends : make({local.count * selection.blocks}, at::kInt, device);
-  at::Tensor scratch = make({cuda::select_rows_scratch(choices.size(0), local.count)}, at::kInt, device);
-  cuda::select_rows({.tokens = choices.size(0),
-                     .k = choices.size(1),
-                     .first = local.first,
-                     .local = local.count,
-                     .room = selection.room,
-                     .expected = selection.expected,
-                     .overflows = room.overflows,
-                     .needed = room.needed,
-                     .choices = choices.const_data_ptr<std::int32_t>(),
-                     .counts = scratch.mutable_data_ptr<std::int32_t>(),
-                     .rows_by_slot = selection.rows_by_slot.mutable_data_ptr<std::int32_t>(),
-                     .rows_in_order = selection.rows_in_order.mutable_data_ptr<std::int32_t>(),
-                     .row_tokens = selection.row_tokens.mutable_data_ptr<std::int32_t>(),
-                     .ends = selection.ends.mutable_data_ptr<std::int32_t>(),
-                     .blocks = selection.blocks,
-                     .block_ends = selection.block_ends.mutable_data_ptr<std::int32_t>()},
-                    stream_of(choices));
+  at::Tensor scratch = make({cuda_only<cuda::select_rows_scratch>(choices.size(0), local.count)}, at::kInt, device);
+  cuda_only<cuda::select_rows>({.tokens = choices.size(0),
+                                .k = choices.size(1),
+                                .first = local.first,
+                                .local = local.count,
+                                .room = selection.room,
+                                .expected = selection.expected,
+                                .overflows = room.overflows,
+                                .needed = room.needed,
+                                .choices = choices.const_data_ptr<std::int32_t>(),
+                                .counts = scratch.mutable_data_ptr<std::int32_t>(),
+                                .rows_by_slot = selection.rows_by_slot.mutable_data_ptr<std::int32_t>(),
+                                .rows_in_order = selection.rows_in_order.mutable_data_ptr<std::int32_t>(),
+                                .row_tokens = selection.row_tokens.mutable_data_ptr<std::int32_t>(),
+                                .ends = selection.ends.mutable_data_ptr<std::int32_t>(),
+                                .blocks = selection.blocks,
+                                .block_ends = selection.block_ends.mutable_data_ptr<std::int32_t>()},
+                               stream_of(choices));
 }
 
 }  // namespace

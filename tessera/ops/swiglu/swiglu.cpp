@@ -21,7 +21,7 @@ SwigluBackward backward(const at::Tensor& dout, const at::Tensor& gate_up, bool 
   at::Tensor result = make(input.sizes(), input.scalar_type(), input.device()), out;
   if (with_output) out = make(gradient.sizes(), input.scalar_type(), input.device());
   run_kernel(memory_work("swiglu backward", bytes_of({input, gradient, result, out})), input, cpu::swiglu_backward,
-             cuda::swiglu_backward,
+             cuda_only<cuda::swiglu_backward>,
              {.type = to_dtype(input.scalar_type()),
               .tokens = input.size(0),
               .features = input.size(1) / 2,
@@ -37,7 +37,7 @@ SwigluBackward backward(const at::Tensor& dout, const at::Tensor& gate_up, bool 
 at::Tensor swiglu_forward(const at::Tensor& gate_up) {
   const at::Tensor input = checked(gate_up);
   at::Tensor out = make({input.size(0), input.size(1) / 2}, input.scalar_type(), input.device());
-  run_kernel(memory_work("swiglu", bytes_of({input, out})), input, cpu::swiglu_forward, cuda::swiglu_forward,
+  run_kernel(memory_work("swiglu", bytes_of({input, out})), input, cpu::swiglu_forward, cuda_only<cuda::swiglu_forward>,
              {.type = to_dtype(input.scalar_type()),
               .tokens = input.size(0),
               .features = input.size(1) / 2,

@@ -51,7 +51,8 @@ Operands swiglu_operands(const at::Tensor& gate_up, const Quantization& as) {
     report(memory_work("swiglu", bytes_of({input, result.operands.rows.codes, result.operands.columns.codes})));
     return std::move(result.operands);
   }
-  cuda::swiglu_forward_cast({.features = features, .gate_up = bf16_of(input), .result = result.cast}, stream_of(input));
+  cuda_only<cuda::swiglu_forward_cast>({.features = features, .gate_up = bf16_of(input), .result = result.cast},
+                                       stream_of(input));
   return std::move(result.operands);
 }
 
@@ -70,12 +71,12 @@ SwigluOperands swiglu_backward_operands(const at::Tensor& dout, const at::Tensor
                        bytes_of({input, gradient, made.rows.codes, made.columns.codes, out.operands.columns.codes})));
     return {.gradient = std::move(result.operands), .out = std::move(out.operands.columns)};
   }
-  cuda::swiglu_backward_cast({.features = features,
-                              .gate_up = bf16_of(input),
-                              .dout = bf16_of(gradient),
-                              .result = result.cast,
-                              .output = out.cast},
-                             stream_of(input));
+  cuda_only<cuda::swiglu_backward_cast>({.features = features,
+                                         .gate_up = bf16_of(input),
+                                         .dout = bf16_of(gradient),
+                                         .result = result.cast,
+                                         .output = out.cast},
+                                        stream_of(input));
   return {.gradient = std::move(result.operands), .out = std::move(out.operands.columns)};
 }
 

@@ -108,9 +108,7 @@ __device__ inline float block_greatest(float value, float* scratch) {
   return value;
 }
 
-inline bool is_aligned(const void* pointer, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
-}
+using base::is_aligned;
 
 // Returns the number of blocks of a launch. Throws Error if the number exceeds the limit of a launch.
 inline unsigned checked_blocks(std::int64_t blocks) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "tessera/base/ceil_div.h"
 #include "tessera/quant/formats/quantize.h"
 
 namespace tessera::quant {
@@ -34,9 +35,7 @@ constexpr std::array<float, 256> decoded_values() {
 template <typename Type>
 inline constexpr std::array<float, 256> kValues = decoded_values<Type>();
 
-constexpr std::int64_t ceil_div(std::int64_t value, std::int64_t divisor) {
-  return (value + divisor - 1) / divisor;
-}
+using base::ceil_div;
 
 // A run is a range of adjacent elements in one row and in one tile. Calls visit(tile, begin, end) for the runs of a
 // slice in order; elements [begin, end) of the matrix belong to tile number `tile`.

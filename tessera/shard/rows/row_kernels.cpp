@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/quant/elementwise.h"
 #include "tessera/shard/plane.h"
 
@@ -141,7 +142,7 @@ class HostRowKernels final : public RowKernels {
 }  // namespace
 
 std::unique_ptr<RowKernels> make_row_kernels(base::Device device, base::CudaStream stream) {
-  if (device.kind == base::DeviceKind::cuda) return detail::make_cuda_row_kernels(device, stream);
+  if (device.kind == base::DeviceKind::cuda) return base::cuda_only<detail::make_cuda_row_kernels>(device, stream);
   return std::make_unique<HostRowKernels>();
 }
 

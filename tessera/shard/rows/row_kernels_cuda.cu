@@ -167,16 +167,7 @@ __global__ void __launch_bounds__(kThreads, 4) sum_rows(const RowSum a) {
   if (lane == 0) a.states[row] = kRowWritten | (found ? kRowHasNegativeZero : 0);
 }
 
-unsigned blocks_for(std::int64_t items, std::int64_t a_block) {
-  const std::int64_t blocks = (items + a_block - 1) / a_block;
-  if (blocks > std::numeric_limits<int>::max())
-    base::fail("rows of a table: more rows than one kernel launch supports");
-  return static_cast<unsigned>(blocks);
-}
-
-bool is_aligned(const void* pointer, std::size_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(pointer) % bytes == 0;
-}
+using base::blocks_for, base::is_aligned;
 
 // Calls visit(word) with the widest word to which all rows are aligned.
 template <typename Visit>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/optimizer/square_sums.h"
 
@@ -23,7 +24,7 @@ void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayo
     const std::byte* data = parameter.state_gradient() + shard::bytes_of(piece.offset, type);
     const layout::Box& box = piece.box;
     if (stream != nullptr)
-      ops::cuda::row_square_sums(data, type, box.rows, box.cols, piece.stride, sums, stream);
+      base::cuda_only<ops::cuda::row_square_sums>(data, type, box.rows, box.cols, piece.stride, sums, stream);
     else
       ops::row_square_sums(data, type, box.rows, box.cols, piece.stride, sums);
     sums += box.rows;
@@ -111,7 +112,7 @@ void GradientNorm::compute(double clip) {
   parallel.compute->wait(parallel.norm->all_reduce(message, kMessageWords, quant::DType::i64));
   kernels.round_exactly(&message->squares, total);
   if (base::CudaStream stream = parallel.compute->stream())
-    ops::cuda::decide_update(total, clip, message->stops, result(), stream);
+    base::cuda_only<ops::cuda::decide_update>(total, clip, message->stops, result(), stream);
   else
     ops::decide_update(*total, clip, message->stops, *result());
 }

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise/initialise.h"
-#include "tessera/schedule/buckets.h"
+#include "tessera/runtime/update_calls.h"
 
 namespace tessera::train {
 namespace {
@@ -17,13 +18,6 @@ bool is_fused(const shard::ShardedParameter& parameter) {
 }
 
 }  // namespace
-
-std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime) {
-  std::vector<schedule::ParameterId> order = runtime.by_first_use();
-  std::erase_if(order, [&](schedule::ParameterId id) { return !runtime.parameter(id).spec.trainable; });
-  return schedule::optimizer_buckets(
-      order, [&](schedule::ParameterId id) { return runtime.parameter(id).storage.shape.elements(); });
-}
 
 Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule, std::uint64_t seed)
     : runtime_(runtime), rule_(std::move(rule)), seed_(seed), cast_(runtime) {
@@ -118,7 +112,6 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, con
   }
   rule_->update(shards, scalars_.data(), clip, runtime_.parallel().compute->stream());
   cast_.cast(left, !amaxes.empty());
-  runtime_.program().publish(bucket);
 }
 
 void Optimizer::begin_update(double lr) {
@@ -135,13 +128,15 @@ void Optimizer::begin_update(double lr) {
 void Optimizer::update(const ops::Clip* clip) {
   const shard::ParallelGroups& parallel = runtime_.parallel();
   if (parallel.is_asynchronous()) {
-    ops::cuda::choose_scalars(choices_.data(), rule_->scalar_bytes(), clip, counter_.as<std::int64_t>().data(),
-                              scalars_.data(), parallel.compute->stream());
+    base::cuda_only<ops::cuda::choose_scalars>(choices_.data(), rule_->scalar_bytes(), clip,
+                                               counter_.as<std::int64_t>().data(), scalars_.data(),
+                                               parallel.compute->stream());
   } else {
     if (clip->applies == 0) return;
     ++updates_;
   }
-  for (const std::vector<schedule::ParameterId>& bucket : optimizer_buckets(runtime_)) update_bucket(bucket, clip);
+  update_buckets(runtime_.program(), runtime_.by_first_use(),
+                 [&](std::span<const schedule::ParameterId> bucket) { update_bucket(bucket, clip); });
 }
 
 void Optimizer::confirm_update(const ops::Clip& clip) {
@@ -157,7 +152,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
                std::uint64_t seed, void* data, quant::DType type, base::CudaStream stream) {
   if (spec.initial_deviation == 0) {
     if (stream)
-      ops::cuda::fill_constant(spec.initial_value, data, type, piece.box.elements(), stream);
+      base::cuda_only<ops::cuda::fill_constant>(spec.initial_value, data, type, piece.box.elements(), stream);
     else
       ops::fill_constant(spec.initial_value, data, type, piece.box.elements());
     return;
@@ -172,7 +167,7 @@ void fill_part(const shard::ParameterSpec& spec, const layout::Piece& piece, std
                              .cols = piece.box.cols,
                              .stride = piece.stride};
   if (stream)
-    ops::cuda::fill_normal(fill, data, type, stream);
+    base::cuda_only<ops::cuda::fill_normal>(fill, data, type, stream);
   else
     ops::fill_normal(fill, data, type);
 }

@@ -12,10 +12,6 @@
 
 namespace tessera::train {
 
-// Divides the trainable parameters into the buckets of schedule/buckets.h, in the order of first uses. A bucket is
-// updated, cast and published as a whole. The gathers of a published bucket can start while later buckets are updated.
-std::vector<std::vector<schedule::ParameterId>> optimizer_buckets(runtime::Runtime& runtime);
-
 class Optimizer {
  public:
   // The rule's state starts at zero. `seed` is that of the random bits with which a rule rounds its state.
@@ -34,8 +30,8 @@ class Optimizer {
   // Sets the learning rate of the next update. On a GPU the rate is copied to the device. Throws Error if
   // kMaxUnconfirmed updates are unconfirmed.
   void begin_update(double lr);
-  // Updates masters and state from main_grad, bucket by bucket. After the update of a bucket, its planes are written
-  // and its weights are published.
+  // Updates masters and state from main_grad, bucket by bucket (runtime/update_calls.h). After the update of a
+  // bucket, its planes are written and its weights are published.
   //
   // `clip` is in device memory. It contains the clip factor, and whether the update applies. If the update does not
   // apply, the bytes of masters, state and planes and the number of updates do not change.
@@ -58,7 +54,7 @@ class Optimizer {
   // Appends the parts of a shard whose logical positions LogicalIndices can describe.
   void append_parts(schedule::ParameterId id, const ops::UpdateShard& whole,
                     std::vector<ops::UpdateShard>& shards) const;
-  // Updates a bucket, casts the weights that the update did not write, and publishes the bucket.
+  // Updates a bucket, and casts the weights that the update did not write.
   void update_bucket(std::span<const schedule::ParameterId> bucket, const ops::Clip* clip);
 
   runtime::Runtime& runtime_;

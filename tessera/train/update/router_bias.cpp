@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/nn/experts/router_loss.h"
 #include "tessera/ops/aten_types.h"
+#include "tessera/runtime/update_calls.h"
 
 namespace tessera::train {
 
@@ -49,16 +51,16 @@ std::vector<ops::RouterBiasPart> RouterBiasUpdate::local_parts() {
 void RouterBiasUpdate::update(const std::vector<at::Tensor>& losses, const ops::Clip* clip) {
   if (biases_.ids.empty()) return;
   count_own(losses);
-  runtime_.program().reduce_counts(counts_.as<std::int64_t>());
   const ops::RouterBiasRule rule{
       .type = runtime_.parameter(biases_.ids.front()).types.accumulator, .experts = biases_.experts, .rate = rate_};
-  if (base::CudaStream stream = runtime_.parallel().compute->stream()) {
-    ops::cuda::update_router_biases(local_parts(), rule, clip, stream);
-  } else {
-    if (clip->applies == 0) return;
-    ops::update_router_biases(local_parts(), rule);
-  }
-  runtime_.program().publish(biases_.ids);
+  update_biases(runtime_.program(), biases_.ids, counts_.as<std::int64_t>(), [&] {
+    const base::CudaStream stream = runtime_.parallel().compute->stream();
+    if (stream != nullptr)
+      base::cuda_only<ops::cuda::update_router_biases>(local_parts(), rule, clip, stream);
+    else if (clip->applies != 0)
+      ops::update_router_biases(local_parts(), rule);
+    return stream != nullptr || clip->applies != 0;
+  });
 }
 
 }  // namespace tessera::train
