@@ -8,7 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/nn/grouped_scales.h"
 #include "tessera/nn/stash.h"
-#include "tessera/ops/experts/grouped.h"
+#include "tessera/ops/grouped/grouped.h"
 
 namespace tessera::nn {
 namespace {

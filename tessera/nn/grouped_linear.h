@@ -22,7 +22,7 @@ struct GroupedLinear {
 // rows: [selection.room, in], with a gradient. Returns [selection.room, out]. Rows after the selected rows are
 // undefined. An expert of `selection` is a matrix of the stack. The tokens of `selection` are the tokens of all compute
 // ranks of the parameter's domain. Throws Error if the parameter is not a stack, and the errors of
-// ops/experts/grouped.h.
+// ops/grouped/grouped.h.
 at::Tensor grouped_linear(const PassState& pass, const GroupedLinear& layer, const at::Tensor& rows,
                           const ops::Selection& selection);
 

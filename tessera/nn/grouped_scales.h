@@ -1,8 +1,8 @@
-// Scales of the matrices of a stack's products (ops/experts/grouped_formats.h): the rows that each matrix multiplies.
+// Scales of the matrices of a stack's products (ops/grouped/grouped_formats.h): the rows that each matrix multiplies.
 #pragma once
 #include "tessera/nn/layers/linear_products.h"
 #include "tessera/nn/weight.h"
-#include "tessera/ops/experts/grouped_formats.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 
 namespace tessera::nn {
 

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "tessera/nn/pass_state.h"
-#include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/gemm/operand.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 
 namespace tessera::nn {
 

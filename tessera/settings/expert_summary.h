@@ -13,7 +13,7 @@ struct ExpertSummary {
   std::int64_t room_rows = 0;
   // The backend that moves tokens to the owners of their experts and back. "": each rank has all of its experts.
   std::string_view transport;
-  // Products of experts in a step whose operands a rank pads (ops/experts/grouped.h).
+  // Products of experts in a step whose operands a rank pads (ops/grouped/grouped.h).
   std::int64_t padded_products = 0;
 };
 

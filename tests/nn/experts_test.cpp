@@ -19,9 +19,9 @@
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
+#include "tessera/ops/grouped/grouped.h"
 
 namespace tessera::nn {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "tessera/base/cuda_only.h"
 #include "tessera/base/text/name_hash.h"
-#include "tessera/ops/experts/grouped_casts.h"
-#include "tessera/ops/experts/grouped_formats.h"
+#include "tessera/ops/grouped/grouped_casts.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/formats/decoded.h"
 #include "tests/ops/decoded_matrices.h"

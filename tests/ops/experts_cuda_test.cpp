@@ -7,10 +7,10 @@
 #include <limits>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/companions.h"
-#include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
+#include "tessera/ops/grouped/companions.h"
+#include "tessera/ops/grouped/grouped.h"
 #include "tessera/ops/router/router.h"
 #include "tessera/ops/router/router_gradient.h"
 #include "tessera/ops/tensor.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/gemm/operand.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 #include "tessera/quant/formats/decoded.h"
 #include "tests/ops/decoded_matrices.h"
 #include "tests/ops/experts_values.h"

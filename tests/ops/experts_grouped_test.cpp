@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/grouped.h"
 #include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/grouped/grouped.h"
 #include "tests/ops/experts_values.h"
 
 namespace tessera::ops::test {

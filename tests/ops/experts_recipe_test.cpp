@@ -15,7 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/text/name_hash.h"
-#include "tessera/ops/experts/grouped_formats.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 #include "tessera/quant/formats/hadamard.h"
 #include "tests/ops/decoded_matrices.h"
 #include "tests/ops/experts_values.h"

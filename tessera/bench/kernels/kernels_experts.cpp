@@ -2,10 +2,10 @@
 // have nearly equal loads.
 #include "tessera/bench/kernels/kernels_cases.h"
 #include "tessera/ops/experts/capacity.h"
-#include "tessera/ops/experts/grouped.h"
-#include "tessera/ops/experts/grouped_formats.h"
 #include "tessera/ops/experts/permute.h"
 #include "tessera/ops/experts/weighted_swiglu.h"
+#include "tessera/ops/grouped/grouped.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 #include "tessera/ops/router/router.h"
 
 namespace tessera::bench {

@@ -13,7 +13,7 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/nn/nvfp4_recipe.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/companions.h"
+#include "tessera/ops/grouped/companions.h"
 
 namespace tessera::models {
 namespace {

@@ -39,7 +39,7 @@ struct StepStatistics {
   // were received outside the transfer arena. They cannot be pushed.
   std::int64_t tp_pieces = 0, tp_fallbacks = 0;
   TpWireFallbacks tp_wire_fallbacks{};  // gathers that sent bf16 numbers instead of codes
-  std::int64_t padded_products = 0;     // products of experts whose operands this rank padded (ops/experts/grouped.h)
+  std::int64_t padded_products = 0;     // products of experts whose operands this rank padded (ops/grouped/grouped.h)
   int unproduced = 0;                   // number of trainable parameters whose gradient was not produced in the step
 
   void count_gathered(quant::Format format, std::int64_t bytes) {

@@ -20,7 +20,7 @@
 //
 // Throws Error if shapes or types do not match.
 #pragma once
-#include "tessera/ops/experts/grouped_types.h"
+#include "tessera/ops/grouped/grouped_types.h"
 
 namespace tessera::ops {
 

@@ -1,7 +1,7 @@
 // How CUDA kernels divide matrices of experts, whose numbers of rows the host does not know. A thread block processes a
 // strip: adjacent rows of one matrix.
 #pragma once
-#include "tessera/ops/experts/stacked_rows.h"
+#include "tessera/ops/grouped/stacked_rows.h"
 #include "tessera/ops/packs.cuh"
 #include "tessera/quant/cuda/vectors.cuh"
 

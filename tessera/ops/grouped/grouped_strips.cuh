@@ -4,7 +4,7 @@
 // A strip has at least the rows of a tile. A thread block processes kChunks chunks of the strip's columns, one after
 // the other. A thread holds some rows of two adjacent columns of a chunk.
 #pragma once
-#include "tessera/ops/experts/strips.cuh"
+#include "tessera/ops/grouped/strips.cuh"
 #include "tessera/quant/formats/hadamard.h"
 
 namespace tessera::ops::cuda {

@@ -4,8 +4,8 @@
 
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/experts/experts_kernels.h"
-#include "tessera/ops/experts/grouped.h"
-#include "tessera/ops/experts/grouped_device.h"
+#include "tessera/ops/grouped/grouped.h"
+#include "tessera/ops/grouped/grouped_device.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops::cuda {

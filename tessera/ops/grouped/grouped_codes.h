@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "tessera/base/cuda_stream.h"
-#include "tessera/ops/experts/grouped_types.h"
-#include "tessera/ops/experts/stacked_rows.h"
+#include "tessera/ops/grouped/grouped_types.h"
+#include "tessera/ops/grouped/stacked_rows.h"
 #include "tessera/quant/formats/stack_kernels.h"
 
 namespace tessera::ops {

@@ -1,4 +1,4 @@
-#include "tessera/ops/experts/companions.h"
+#include "tessera/ops/grouped/companions.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
@@ -8,8 +8,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/device/cached_memory.h"
-#include "tessera/ops/experts/grouped.h"
-#include "tessera/ops/experts/grouped_formats.h"
+#include "tessera/ops/grouped/grouped.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

@@ -1,7 +1,7 @@
 // Rounds matrices of experts to e4m3 codes, by rows or transposed. A thread block processes a square of 128 x 128
 // elements: a strip (strips.cuh) in 128 columns.
-#include "tessera/ops/experts/grouped_codes.h"
-#include "tessera/ops/experts/strips.cuh"
+#include "tessera/ops/grouped/grouped_codes.h"
+#include "tessera/ops/grouped/strips.cuh"
 #include "tessera/quant/cuda/square_tile.cuh"
 
 namespace tessera::ops::cuda {

@@ -1,7 +1,7 @@
 // The CUDA kernels that quantize and decode matrices of experts. Internal to ops.
 #pragma once
 #include "tessera/base/cuda_stream.h"
-#include "tessera/ops/experts/stacked_rows.h"
+#include "tessera/ops/grouped/stacked_rows.h"
 
 namespace tessera::ops::cuda {
 

@@ -1,9 +1,9 @@
-#include "tessera/ops/experts/grouped.h"
+#include "tessera/ops/grouped/grouped.h"
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/grouped_device.h"
 #include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/grouped/grouped_device.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/ops/work.h"
 

@@ -1,7 +1,7 @@
 #include <ATen/native/cuda/ScaledGroupMM.h>
 #include <ATen/ops/ones.h>
 
-#include "tessera/ops/experts/grouped_codes.h"
+#include "tessera/ops/grouped/grouped_codes.h"
 
 namespace tessera::ops::cuda {
 

@@ -1,4 +1,4 @@
-#include "tessera/ops/experts/grouped_formats.h"
+#include "tessera/ops/grouped/grouped_formats.h"
 
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -7,13 +7,13 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/grouped.h"
-#include "tessera/ops/experts/grouped_casts.h"
-#include "tessera/ops/experts/grouped_codes.h"
-#include "tessera/ops/experts/grouped_parts.h"
 #include "tessera/ops/gemm/gemm.h"
 #include "tessera/ops/gemm/operand.h"
 #include "tessera/ops/gemm/operand_parts.h"
+#include "tessera/ops/grouped/grouped.h"
+#include "tessera/ops/grouped/grouped_casts.h"
+#include "tessera/ops/grouped/grouped_codes.h"
+#include "tessera/ops/grouped/grouped_parts.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/formats/decoded.h"
 #include "tessera/quant/formats/format.h"

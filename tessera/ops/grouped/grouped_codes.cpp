@@ -1,10 +1,10 @@
-#include "tessera/ops/experts/grouped_codes.h"
+#include "tessera/ops/grouped/grouped_codes.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/experts/grouped_parts.h"
+#include "tessera/ops/grouped/grouped_parts.h"
 #include "tessera/quant/formats/decoded.h"
 
 namespace tessera::ops {

@@ -1,9 +1,9 @@
 // Functions about rows and stacks of experts that the files of their products share. Internal to ops.
 #pragma once
 #include "tessera/base/error.h"
-#include "tessera/ops/experts/grouped_casts.h"
-#include "tessera/ops/experts/grouped_types.h"
 #include "tessera/ops/gemm/operand_parts.h"
+#include "tessera/ops/grouped/grouped_casts.h"
+#include "tessera/ops/grouped/grouped_types.h"
 #include "tessera/ops/tensor.h"
 
 namespace tessera::ops {

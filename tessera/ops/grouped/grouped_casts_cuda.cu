@@ -2,8 +2,8 @@
 #include <string>
 #include <type_traits>
 
-#include "tessera/ops/experts/grouped_casts.h"
-#include "tessera/ops/experts/grouped_strips.cuh"
+#include "tessera/ops/grouped/grouped_casts.h"
+#include "tessera/ops/grouped/grouped_strips.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
