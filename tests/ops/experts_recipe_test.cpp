@@ -207,7 +207,7 @@ TEST_P(ExpertsRecipe, TheTransformAloneDoesNotChangeDw) {
   const RowQuantization as{.encoding = kGradients,
                            .whole = {.multiplier = {}, .inverse = {}, .amax = here(at::full({1}, 2688.0F))},
                            .transform = true};
-  at::Tensor dw = here(at::zeros({kLocal.count * kOut, kIn}, at::kFloat));
+  at::Tensor dw = here(at::zeros({kLocal.count * kOut, kIn}, GetParam() == at::kCUDA ? at::kBFloat16 : at::kFloat));
   const at::Tensor left = here(dy.to(at::kBFloat16)), right = here(x.to(at::kBFloat16));
   EXPECT_TRUE(left.cpu().to(at::kFloat).equal(dy));
   grouped_wgrad({.rows = left, .as = as}, {.rows = right, .as = as}, selection, dw, /*accumulate=*/false);
@@ -215,7 +215,7 @@ TEST_P(ExpertsRecipe, TheTransformAloneDoesNotChangeDw) {
   for (const auto& [expert, rows] : {std::pair<std::int64_t, std::int64_t>{0, 32}, {2, 16}, {5, 48}}) {
     at::Tensor expected = dy.narrow(0, begin, rows).t().matmul(x.narrow(0, begin, rows));
     if (GetParam() == at::kCUDA) expected = expected.to(at::kBFloat16).to(at::kFloat);
-    EXPECT_TRUE(dw.cpu().narrow(0, expert * kOut, kOut).equal(expected)) << "expert " << expert;
+    EXPECT_TRUE(dw.cpu().to(at::kFloat).narrow(0, expert * kOut, kOut).equal(expected)) << "expert " << expert;
     begin += rows;
   }
 }

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/base/text/name_hash.h"
 #include "tessera/ops/aten_types.h"
@@ -287,8 +288,9 @@ TEST(OnCudaMoments, HaveTheBitsOfTheHost) {
         std::memcpy(&of_step, scalars.data(), sizeof of_step);
         const at::Tensor on_gpu = object_on_device(of_step), factor = object_on_device(clip);
         rule_of()->update(host, scalars.data(), &clip, {});
-        rule_of()->update(device, static_cast<const std::byte*>(on_gpu.data_ptr()),
-                          static_cast<const Clip*>(factor.data_ptr()), stream_of(on_gpu));
+        base::cuda_only<cuda::adamw>(device, static_cast<const StepScalars*>(on_gpu.data_ptr()),
+                                     static_cast<const Clip*>(factor.data_ptr()), stream_of(on_gpu),
+                                     /*has_bf16_moments=*/true);
       }
       for (const auto& [on_host, on_card] : tensors) ASSERT_TRUE(same_bits(on_card, on_host));
     }
