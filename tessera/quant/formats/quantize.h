@@ -91,7 +91,7 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 //
 // `padded` is the extent of the codes of one transposed matrix, and `scale_cols` the number of scales in a row of its
 // scales. Both may be larger than the transposed matrix needs; the codes and the scales outside of it are set to 0. If
-// `padded` is empty or `scale_cols` is 0, the result has no such padding.
+// `padded` is empty or `scale_cols` is 0, the result has this extent without padding.
 struct Transposition {
   Quantized source;
   Extent matrix;
