@@ -302,6 +302,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
        {"transport", report.transport},
        {"tp_overlap", bench.run.overlaps_tp()},
        {"tp_chunks", bench.run->tp_chunks},
+       {"columnwise_copies", report.last.columnwise_copies},
        {"tp_pieces", report.last.tp_pieces},
        {"tp_fallbacks", report.last.tp_fallbacks},
        {"tp_wire_fallbacks", telemetry::by_reason(report.last.tp_wire_fallbacks)},

@@ -19,6 +19,8 @@
 #include "tessera/predict/planned_parameters.h"
 #include "tessera/predict/update_bytes.h"
 #include "tessera/settings/trainer_options.h"
+#include "tessera/shard/parameter_layouts.h"
+#include "tessera/shard/sizes.h"
 
 namespace tessera::bench {
 namespace {
@@ -195,14 +197,27 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
   return bytes;
 }
 
+// Returns the bytes that a rank reads and writes to make one columnwise copy of each weight.
+std::int64_t copied_bytes(const predict::DryOptions& options, const predict::DryStep& dry) {
+  std::int64_t bytes = 0;
+  for (const shard::ParameterSpec& spec : dry.parameters) {
+    if (!reads_columnwise(spec)) continue;
+    const shard::Cuts& cuts = dry.cuts[static_cast<std::size_t>(spec.domain)];
+    const shard::ParameterTypes& types = shard::types_of(spec, options.step.types);
+    bytes += 2 * parameter_size(spec, layouts_of(spec, cuts), types, cuts).columnwise;
+  }
+  return bytes;
+}
+
 // Returns the bytes that the operators of a step except products and attention read and write, and the bytes of the
-// work after the last pass.
+// columnwise copies and of the work after the last pass.
 double bytes_beside(const StepBench& bench, const predict::DryOptions& options, const predict::DryStep& dry) {
   double operators = 0;
   for (const std::vector<Work>& works : dry.work)
     for (const Work& work : works) operators += work.kind == WorkKind::memory ? work.bytes : 0;
   const std::int64_t microbatches = bench.run.microbatches();
-  return static_cast<double>(microbatches) * operators + static_cast<double>(update_bytes(options, dry, microbatches));
+  return static_cast<double>(microbatches) * operators +
+         static_cast<double>(update_bytes(options, dry, microbatches) + copied_bytes(options, dry));
 }
 
 }  // namespace

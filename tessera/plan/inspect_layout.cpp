@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "tessera/predict/dry_step.h"
+#include "tessera/quant/formats/columnwise.h"
 #include "tessera/settings/inspect_places.h"
 #include "tessera/settings/trainer_options.h"
+#include "tessera/shard/formats/encoded.h"
 #include "tessera/shard/parameter_layouts.h"
 #include "tessera/shard/sizes.h"
 #include "tessera/shard/ways/way_bytes.h"
@@ -70,6 +72,10 @@ class ParameterRanks {
     storage_bytes_.push_back(stored);
     compute_bytes_.push_back(computed);
     const shard::RankParts parts = rank_parts(layouts.weight, cuts, place);
+    columnwise_bytes_.push_back(
+        reads_columnwise(spec_)
+            ? quant::columnwise_layout(*spec_.encoding, shard::extent_of(parts.local_compute)).bytes()
+            : 0);
     state_bytes_.push_back(bytes_of_state(parts.local_state.size));
     const shard::Ways ways = ways_in(layouts, cuts, place).at(place);
     gather_bytes_.push_back(total_bytes(ways.gather));
@@ -97,6 +103,7 @@ class ParameterRanks {
             {"types", types},
             {"storage_bytes", storage_bytes_},
             {"compute_bytes", compute_bytes_},
+            {"columnwise_bytes", columnwise_bytes_},
             {"state_bytes", state_bytes_},
             {"gather_bytes", gather_bytes_},
             {"reduce_bytes", reduce_bytes_},
@@ -148,7 +155,8 @@ class ParameterRanks {
   std::vector<shard::PlaneSpec> planes_;
   // Key: replica and part if replicas or compute groups differ, otherwise zeros.
   std::map<std::pair<int, int>, shard::WayBytes> ways_;
-  std::vector<std::int64_t> storage_bytes_, compute_bytes_, state_bytes_, gather_bytes_, reduce_bytes_, replica_bytes_;
+  std::vector<std::int64_t> storage_bytes_, compute_bytes_, columnwise_bytes_, state_bytes_, gather_bytes_,
+      reduce_bytes_, replica_bytes_;
   std::vector<ordered_json> parts_;                // different parts, in the order of ranks
   std::map<std::string, std::vector<int>> ranks_;  // key: text of the parts; value: the ranks that have these parts
 };
@@ -277,6 +285,7 @@ ordered_json inspect_layout(const settings::ResolvedRun& run) {
           {"parameters", parameters},
           {"storage_bytes", sum_of(parameters, "storage_bytes", ranks)},
           {"compute_bytes", sum_of(parameters, "compute_bytes", ranks)},
+          {"columnwise_bytes", sum_of(parameters, "columnwise_bytes", ranks)},
           {"state_bytes", sum_of(parameters, "state_bytes", ranks)},
           {"gather_bytes", sum_of(parameters, "gather_bytes", ranks)},
           {"reduce_bytes", sum_of(parameters, "reduce_bytes", ranks)},

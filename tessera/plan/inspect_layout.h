@@ -13,15 +13,15 @@ namespace tessera::plan {
 //    "grids": [[{"axis", "size"}]],
 //    "domains": [{"compute", "storage", "duplicates", "replicas"}], each a list of axes
 //    "roles": [{"role", "groups"}], the groups as lists of ranks
-//    "parameters": [{"name", "shape", "domain", "types", "storage_bytes", "compute_bytes", "state_bytes",
-//                    "gather_bytes", "reduce_bytes", "replica_bytes", "parts"}],
+//    "parameters": [{"name", "shape", "domain", "types", "storage_bytes", "compute_bytes",
+//                    "columnwise_bytes", "state_bytes", "gather_bytes", "reduce_bytes", "replica_bytes", "parts"}],
 //    "storage_bytes" and the other lists of bytes, the sums over the parameters}
 // Each list of bytes is by rank:
 //   storage_bytes   the stored planes of the weight (bf16: one plane; a number format: data and scales)
 //   compute_bytes   these planes for the rank's compute part, which is gathered
-//   state_bytes     the master and the two moments of the part that the rank updates; 0 if frozen
-//   gather_bytes    received by one gather of the weight
-//   reduce_bytes    received by the reduction of one microbatch's gradient
+//   columnwise_bytes   the columnwise copy of this part, which a residency makes once; 0 if backward passes read no
+//   copy state_bytes     the master and the two moments of the part that the rank updates; 0 if frozen gather_bytes
+//   received by one gather of the weight reduce_bytes    received by the reduction of one microbatch's gradient
 //   replica_bytes   received once a step: the sum over replicas and, with ZeRO-1, the new weights
 // "types" lists the types of the planes. "parts" lists {"ranks", "storage", "compute", "state"} for each group of ranks
 // with equal parts. A part is a list of boxes [first row, end row, first column, end column] of the logical matrix,

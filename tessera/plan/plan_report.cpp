@@ -122,6 +122,17 @@ ordered_json gathers_json(const StepPlan& step) {
   return gathers;
 }
 
+ordered_json copies_json(const StepPlan& step) {
+  ordered_json copies = ordered_json::array();
+  for (const schedule::ColumnwiseCopy& copy : step.schedule.copies)
+    copies.push_back({{"weights", weights_text(unit_of(step.schedule.gather_units, copy.unit), step)},
+                      {"make", copy.make},
+                      {"last", copy.last},
+                      {"offset", copy.offset},
+                      {"bytes", step.schedule.columnwise_bytes[static_cast<std::size_t>(copy.unit)]}});
+  return copies;
+}
+
 ordered_json reductions_json(const StepPlan& step) {
   ordered_json reductions = ordered_json::array();
   for (const schedule::Reduction& r : step.schedule.reductions)
@@ -229,6 +240,18 @@ std::string gathers_text(const StepPlan& step, std::size_t rows) {
   return text + more_text(residencies.size(), rows);
 }
 
+std::string copies_text(const StepPlan& step, std::size_t rows) {
+  const auto& copies = step.schedule.copies;
+  if (copies.empty()) return "";
+  std::string text =
+      fmt::format("\n{:>8} {:>8} {:>14} {:>14}  {}\n", "make", "last", "offset", "bytes", "columnwise copy");
+  for (std::size_t i = 0; i < std::min(rows, copies.size()); ++i)
+    text += fmt::format("{:>8} {:>8} {:>14} {:>14}  {}\n", copies[i].make, copies[i].last, copies[i].offset,
+                        step.schedule.columnwise_bytes[static_cast<std::size_t>(copies[i].unit)],
+                        weights_text(unit_of(step.schedule.gather_units, copies[i].unit), step));
+  return text + more_text(copies.size(), rows);
+}
+
 std::string reductions_text(const StepPlan& step, bool has_replicas, std::size_t rows) {
   const auto& reductions = step.schedule.reductions;
   if (reductions.empty()) return "";
@@ -285,6 +308,7 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
       {"on_demand",
        {{"step_ms", step.on_demand.step_seconds * 1e3}, {"exposed_comm_ms", step.on_demand.exposed_seconds() * 1e3}}},
       {"gathers", gathers_json(step)},
+      {"columnwise_copies", copies_json(step)},
       {"reductions", reductions_json(step)}};
   if (run.has_experts()) report["experts"] = experts_json(request, step.memory);
   return report;
@@ -298,15 +322,18 @@ std::string plan_head(const StepPlanRequest& request, const StepPlan& step) {
 }
 
 std::string plan_details(const StepPlanRequest& request, const StepPlan& step, std::size_t rows) {
-  std::string text = fmt::format("\n{}: {} events, {} gathers, {} reductions\n",
-                                 request.kind == schedule::StepKind::train ? "training step" : "evaluation",
-                                 step.trace.size(), step.schedule.residencies.size(), step.schedule.reductions.size());
+  const std::size_t copies = step.schedule.copies.size();
+  std::string text =
+      fmt::format("\n{}: {} events, {} gathers, {}{} reductions\n",
+                  request.kind == schedule::StepKind::train ? "training step" : "evaluation", step.trace.size(),
+                  step.schedule.residencies.size(), copies == 0 ? "" : fmt::format("{} columnwise copies, ", copies),
+                  step.schedule.reductions.size());
   text += fmt::format("recomputed activations: {}\n", predict::recompute_text(settings::recompute_choice(request.run)));
   text += memory_text(request, step);
   text += fmt::format("received by a rank in a step: weights {}, gradients {}\n",
                       bytes_text(step.busiest_rank.gathered), bytes_text(step.busiest_rank.reduced));
   return text + roles_text(step) + time_text(request, step) + experts_text(request, step.memory) +
-         gathers_text(step, rows) + reductions_text(step, request.run->mesh.dp > 1, rows);
+         gathers_text(step, rows) + copies_text(step, rows) + reductions_text(step, request.run->mesh.dp > 1, rows);
 }
 
 }  // namespace tessera::plan

@@ -28,16 +28,17 @@ namespace tessera::plan {
 //  "unmeasured": keys of the machine file that nobody measured and on which "predicted" depends
 //  "on_demand": {"step_ms", "exposed_comm_ms"},                         the same step without a schedule
 //  "gathers": [{"weights", "issue", "free", "wait", "last", "offset", "bytes"}],
+//  "columnwise_copies": [{"weights", "make", "last", "offset", "bytes"}],
 //  "reductions": [{"weights", "microbatch", "first", "issue", "finish", "replicas", "offset", "bytes"}],
 //  "experts": {"load", "layouts": [{"etp", "ep", "egtp", "products_ms", "weights_ms", "tokens_ms", "total_ms"}],
 //              "recommended": {"etp", "ep", "egtp"}, or null if the plan does not fit, "reason"}}
 //                                                                       of a model with experts (expert_layouts.h)
-// The positions in "gathers" and "reductions" are defined in schedule/schedule.h. "tokens" counts a whole step of all
-// ranks.
+// The positions in "gathers", "columnwise_copies" and "reductions" are defined in schedule/schedule.h. "tokens" counts
+// a whole step of all ranks.
 nlohmann::ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step);
 
 // plan_head() returns the first lines of the text (plan_head.h). plan_details() returns the rest, with the first `rows`
-// gathers and the first `rows` reductions.
+// gathers, columnwise copies and reductions.
 std::string plan_head(const StepPlanRequest& request, const StepPlan& step);
 std::string plan_details(const StepPlanRequest& request, const StepPlan& step, std::size_t rows);
 

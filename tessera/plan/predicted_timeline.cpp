@@ -27,6 +27,16 @@ telemetry::TraceSpan transfer(const StepPlan& step, const schedule::Unit& unit, 
           .args = {{"weights", weights}, {"bytes", bytes}}};
 }
 
+telemetry::TraceSpan columnwise_copy(const StepPlan& step, const Span& span) {
+  const schedule::ColumnwiseCopy& copy = step.schedule.copies[static_cast<std::size_t>(span.index)];
+  const auto unit = static_cast<std::size_t>(copy.unit);
+  std::vector<std::string> weights;
+  for (const schedule::ParameterId id : step.schedule.gather_units[unit])
+    weights.push_back(step.parameters[static_cast<std::size_t>(id)].size.name);
+  return {.name = telemetry::name_of_transfer("transpose", weights),
+          .args = {{"weights", weights}, {"bytes", step.schedule.columnwise_bytes[unit]}}};
+}
+
 telemetry::TraceSpan gather(const StepPlan& step, const Span& span) {
   const schedule::Residency& residency = step.schedule.residencies[static_cast<std::size_t>(span.index)];
   return transfer(step, step.schedule.gather_units[static_cast<std::size_t>(residency.unit)], &ParameterSize::gather,
@@ -40,6 +50,7 @@ telemetry::TraceSpan reduction(const StepPlan& step, const Span& span, schedule:
 
 telemetry::TraceSpan labelled(const StepPlan& step, const Span& span, const std::vector<std::string>& names) {
   const auto index = static_cast<std::size_t>(span.index);
+  if (span.is_copy) return columnwise_copy(step, span);
   if (!span.hop) return {.name = step.costs.work[index], .args = {{"before", to_string(step.trace[index], names)}}};
   switch (*span.hop) {
     case Transfer::gather:

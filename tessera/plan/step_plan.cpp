@@ -209,7 +209,9 @@ double limit_seconds(const StepPlanRequest& request, const std::vector<predict::
     const predict::CostInput input = cost_input_of(work, prepared.options);
     const std::vector<double> segments =
         event_costs(input, dry, trace_of(work, dry), prepared.parameters).costs.segment_seconds;
-    longest = std::max(longest, std::accumulate(segments.begin(), segments.end(), 0.0));
+    const double copies =
+        request.kind == schedule::StepKind::train ? columnwise_seconds(input, prepared.parameters) : 0;
+    longest = std::max(longest, std::accumulate(segments.begin(), segments.end(), copies));
   }
   return longest;
 }

@@ -77,6 +77,10 @@ class Operators {
     return moves(
         update_bytes(input_.rule, parameter.state_elements, input_.types, parameter.gradient_type(input_.types)));
   }
+  // Reads a weight and writes its columnwise copy, which has about as many bytes.
+  double columnwise_copy(std::int64_t bytes) const {
+    return bytes == 0 ? 0 : seconds(ops::memory_work("transpose", 2 * bytes));
+  }
   double ordered_sum(std::int64_t elements, int parts) const {
     return moves(ordered_sum_bytes(elements, parts, input_.types));
   }
@@ -305,7 +309,7 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
   for (const schedule::Unit& unit : schedule.gather_units) {
     std::int64_t bytes = 0;
     for (const ParameterId id : unit) bytes += parameters[static_cast<std::size_t>(id)].size.columnwise;
-    costs.copy_seconds.push_back(bytes == 0 ? 0 : operators.seconds(ops::memory_work("transpose", 2 * bytes)));
+    costs.copy_seconds.push_back(operators.columnwise_copy(bytes));
   }
   std::vector<int> adding;  // by domain
   for (std::size_t domain = 0; domain < input.layout.domains.size(); ++domain)
@@ -318,6 +322,13 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
     costs.seconds[mesh::Transfer::reduce][unit] +=
         operators.ordered_sum(shards, adding[static_cast<std::size_t>(domain)]);
   }
+}
+
+double columnwise_seconds(const CostInput& input, const std::vector<PlannedParameter>& parameters) {
+  const Operators operators(input);
+  double seconds = 0;
+  for (const PlannedParameter& parameter : parameters) seconds += operators.columnwise_copy(parameter.size.columnwise);
+  return seconds;
 }
 
 }  // namespace tessera::predict

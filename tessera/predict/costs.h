@@ -53,4 +53,7 @@ void set_unit_costs(const CostInput& input, const schedule::Trace& trace,
                     const std::vector<PlannedParameter>& parameters, const schedule::Schedule& schedule,
                     schedule::Costs& costs);
 
+// Returns the time in which compute makes one columnwise copy of each weight.
+double columnwise_seconds(const CostInput& input, const std::vector<PlannedParameter>& parameters);
+
 }  // namespace tessera::predict

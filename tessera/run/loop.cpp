@@ -222,6 +222,7 @@ class Loop {
     summary_.unproduced_gradients += result.statistics.unproduced;
     summary_.tp_pieces += result.statistics.tp_pieces;
     summary_.tp_fallbacks += result.statistics.tp_fallbacks;
+    summary_.columnwise_copies += result.statistics.columnwise_copies;
     for (std::size_t reason = 0; reason < runtime::kTpWireFallbacks.size(); ++reason)
       summary_.tp_wire_fallbacks[reason] += result.statistics.tp_wire_fallbacks[reason];
     summary_.padded_products = result.statistics.padded_products;

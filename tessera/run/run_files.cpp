@@ -112,6 +112,7 @@ void add_formats(const settings::ResolvedRun& run, const RunSummary& summary, or
       json[std::string(setting.name)] = settings::value_of(run.stored(), setting);
   json["flops"] = telemetry::by_format(totals.flops_by_format, run->dtype);
   json["products_by_kernel"] = telemetry::products_by_kernel(totals, run->dtype);
+  if (summary.columnwise_copies > 0) json["columnwise_copies"] = summary.columnwise_copies;
   if (run->mesh.tp == 1) return;
   json["tp_chunks"] = run->tp_chunks;
   json["tp_wire_format"] = telemetry::name_in_run(run->products.tp_wire, run->dtype);

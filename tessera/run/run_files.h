@@ -21,7 +21,7 @@ namespace tessera::run {
 struct RunSummary {
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
   // Counters of rank 0, summed over the run's steps (runtime/watch/statistics.h).
-  std::int64_t tp_pieces = 0, tp_fallbacks = 0;
+  std::int64_t tp_pieces = 0, tp_fallbacks = 0, columnwise_copies = 0;
   runtime::TpWireFallbacks tp_wire_fallbacks{};
   double expert_room = 0;                             // Trainer::expert_room() at the end of the run
   std::int64_t padded_products = 0;                   // counter of rank 0 in the last step (runtime/watch/statistics.h)

@@ -65,6 +65,27 @@ class Products(FormatRuns, unittest.TestCase):
         self.assertEqual({}, codes["weights_quantized_at_use"])
         self.assertEqual(0, codes["demand_gathers"])
 
+    def test_columnwise_copies_are_made_once_a_residency(self):
+        """A run makes the copies that `plan` counts. Kept copies, copies that are made again, and bf16 weights that each product
+        quantizes give the same bits."""
+        for product, mesh, more in (("fp8", (1, 1, 1), ()), ("fp8_block", (1, 2, 1), ()), ("fp8", (2, 1, 1), PARALLEL)):
+            microbatches = 12 // (mesh[1] * mesh[2])
+            plain = self.products(f"unstored-{product}-{mesh}", mesh, product, "bf16", *more)
+            alone, counts = ("--coalesce", 1), []
+            for number, budgets in enumerate((("900GB", *alone), ("min", *alone), ("900GB",))):
+                name, flags = f"copies-{product}-{mesh}-{number}", (*more, "--gather-budget", *budgets)
+                self.assertEqual(plain, self.products(name, mesh, product, product, *flags), name)
+                shape = self.flags(name, mesh, product, "--gemm-format", product, *flags)
+                without = [shape.index(flag) for flag in ("--data", "--seed", "--out")]
+                shape = [flag for at, flag in enumerate(shape[1:], 1) if at not in without and at - 1 not in without]
+                plan = json.loads(tessera("plan", *shape, "--json"))
+                counts.append(len(plan["columnwise_copies"]))
+                # The first step has no schedule and copies each weight alone at each use.
+                self.assertEqual(counts[0] * microbatches + (STEPS - 1) * counts[-1], self.summary(name)["columnwise_copies"], name)
+            kept, made, together = counts
+            self.assertEqual(kept * microbatches, made, (product, mesh))
+            self.assertLess(together, kept, (product, mesh))
+
     def test_the_recipe_of_nvfp4(self):
         """Each part of the recipe changes the gradients, and neither part changes the forward pass of the first step. Processes and
         threads have the same random numbers."""

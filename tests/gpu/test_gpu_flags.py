@@ -211,6 +211,28 @@ class GpuFlags(unittest.TestCase):
             kernels = {each["format"]: each["kernel"] for each in self.summary(runs[1])["products_by_kernel"]}
             self.assertEqual({"bf16": "native", product: "decoded"}, kernels)
 
+    def test_columnwise_copies(self):
+        """Kept columnwise copies have the bits of copies that are made for each backward pass, and of bf16 weights that each product
+        quantizes. A residency makes a copy once, with one launch for a unit."""
+        for product in ("fp8", "fp8_block"):
+            for mesh, model in (((1, 1, 1), "whole"), ((1, 1, 1), "odd"), ((1, 2, 1), "odd")):
+                # A step has 4 microbatches, or 2 on two ranks.
+                plain, micro = Run(mesh, ("--gemm-format", product), model=model), 4 // mesh[1]
+                made = plain.plus("--wire-format", product, "--coalesce", 1, "--gather-budget", "min")
+                kept = plain.plus("--wire-format", product, "--coalesce", 1, "--gather-budget", "10GB")
+                units = plain.plus("--wire-format", product, "--gather-budget", "10GB")
+                poisoned = kept.plus("--debug-poison", "on", *GRAPH)
+                self.check_same([plain, made, kept, units, made.plus(*GRAPH), poisoned, units.plus(*GRAPH, "--debug-delays", 3)])
+                launches = {run: self.summary(run)["columnwise_copies"] for run in (made, kept, units, poisoned)}
+                weights, rest = divmod(launches[made], micro * STEPS)
+                self.assertEqual(0, rest)
+                # The first step, or the first two steps, have no schedule and copy each weight at each use.
+                expected = [weights * (micro * recorded + STEPS - recorded) for recorded in (1, 2)]
+                self.assertIn(launches[kept], expected)
+                self.assertEqual(launches[kept], launches[poisoned])
+                self.assertLess(launches[units], launches[kept])
+            self.check_like_cpus(Run((1, 1, 1), ("--gemm-format", product, "--wire-format", product), model="odd"))
+
     def check_pieces(self, run, transport):
         """Checks that a run with --tp-overlap on transferred its pieces by `transport` (push or nccl)."""
         summary = self.summary(run)

@@ -45,7 +45,9 @@ testing::RunResult run_and_count(RunOptions options, Copies& copies) {
 class ColumnwiseCopies : public ::testing::TestWithParam<Format> {
  protected:
   RunOptions options(int microbatches) const {
-    return {.model = testing::odd_model(),
+    models::DecoderConfig model = testing::odd_model();
+    if (GetParam() == Format::fp8_block) model.num_heads = 24, model.num_kv_heads = 4;  // tp ranks share no tile
+    return {.model = model,
             .dtype = quant::DType::bf16,
             .blocks = microbatches,
             .steps = 3,
@@ -84,6 +86,55 @@ TEST_P(ColumnwiseCopies, AreMadeOnceAResidencyAndChangeNoBit) {
           EXPECT_EQ(copies.made, copies.weights) << what;
       }
     }
+}
+
+// Poison shows a read of a copy after its interval, and delays a read before its weight has arrived.
+TEST_P(ColumnwiseCopies, ChangeNoBitInOtherMeshesAndPolicies) {
+  struct Variation {
+    const char* name;
+    int tp, gtp, dp;
+    bool zero;
+    nn::Recompute recompute;
+    std::int64_t coalesce_bytes;
+  };
+  for (const Variation& it :
+       {Variation{"tp 2", 2, 1, 1, false, nn::Recompute::none, 0},
+        Variation{"tp 2, gtp 2, full recomputation", 2, 2, 1, false, nn::Recompute::full, 1 << 20},
+        Variation{"dp 2 with ZeRO-1, selective recomputation", 1, 1, 2, true, nn::Recompute::selective, 1 << 20},
+        Variation{"gtp 2, dp 2 with ZeRO-1", 1, 2, 2, true, nn::Recompute::none, 1 << 20}}) {
+    RunOptions run = options(2 * it.gtp * it.dp);
+    run.tp = it.tp, run.gtp = it.gtp, run.dp = it.dp, run.zero = it.zero;
+    run.sequence_parallel = it.tp > 1;
+    run.recompute = it.recompute;
+    run.coalesce_bytes = it.coalesce_bytes;
+    const testing::RunResult expected = without_copies(run);
+    run.replay = {.poison = true, .delay_seed = 3};
+    for (const std::int64_t budget : {schedule::kMinimum, schedule::kUnlimited}) {
+      run.gather_budget = budget;
+      Copies copies;
+      expect_same_bits(expected, without_weights(run_and_count(run, copies)), fmt::format("{}, {}", it.name, budget));
+      EXPECT_EQ(copies.made, copies.planned) << it.name;
+      EXPECT_EQ(copies.in_arena, copies.arena) << it.name;
+    }
+  }
+}
+
+// Weights of other formats in backward passes are separate parameters. Only those that native products read have
+// copies.
+TEST_P(ColumnwiseCopies, BelongToBackwardWeights) {
+  RunOptions run = options(4);
+  run.gather_budget = schedule::kUnlimited;
+  run.gtp = 2;
+  run.wire_backward = Format::bf16;
+  Copies copies;
+  run_and_count(run, copies);
+  EXPECT_EQ(copies.weights, 0);
+  EXPECT_EQ(copies.made, 0);
+  run.wire_backward = GetParam();
+  run.wire = Format::mxfp8;
+  run_and_count(run, copies = {});
+  EXPECT_GT(copies.weights, 0);
+  EXPECT_EQ(copies.made, copies.weights);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, ColumnwiseCopies, ::testing::Values(Format::fp8, Format::fp8_block),

@@ -90,8 +90,8 @@ void dequantize(const Quantized& source, Extent matrix, const Encoding& encoding
 // tile.
 //
 // `padded` is the extent of the codes of one transposed matrix, and `scale_cols` the number of scales in a row of its
-// scales. Both may be larger than the transposed matrix needs; the codes and the scales outside of it are set to 0. An
-// empty `padded` and a `scale_cols` of 0 stand for a result without padding.
+// scales. Both may be larger than the transposed matrix needs; the codes and the scales outside of it are set to 0. If
+// `padded` is empty or `scale_cols` is 0, the result has this extent without padding.
 struct Transposition {
   Quantized source;
   Extent matrix;

@@ -209,7 +209,8 @@ void CheckedLanes::read_copy(int index) {
   const int unit = gather_unit_[id];
   const Made made = unit == kNoUnit ? Made{} : made_[static_cast<std::size_t>(unit)];
   if (made.copy < 0)
-    return faults_.add("{}: expected a columnwise copy of its weight, got none in the schedule", faults_.event(index));
+    return faults_.add("{}: expected a columnwise copy of its weight, got a schedule without copies",
+                       faults_.event(index));
   const std::string name = faults_.copy(made.copy);
   if (made.publishes < published_[id])
     return faults_.add(

@@ -89,8 +89,9 @@ void check_domains(const char* kind, const std::vector<Unit>& units, const std::
   }
 }
 
-// Checks that the members of a unit are all unpacked or all used without unpacking, and that all or none of them have
-// columnwise copies. Members with copies are not unpacked, and all or none of them stay in place.
+// Checks that the members of a unit are all unpacked or all used without unpacking, and that all of them have
+// columnwise copies or all of them are without. Members with copies are not unpacked, and are all gathered or all in
+// place.
 void check_stages(const std::vector<ParameterSize>& sizes, const Schedule& schedule, CheckFaults& faults) {
   for (std::size_t unit = 0; unit < schedule.gather_units.size(); ++unit)
     for (const ParameterId id : schedule.gather_units[unit]) {

@@ -91,7 +91,7 @@ struct Spots {
   std::int64_t gathered = 0, unpacked = 0, copy = 0;
 };
 
-// What the planner places: the residencies in the order of issue, and the copies in the order of `make`.
+// A placement: the residencies in the order of issue, and the copies in the order of `make`.
 struct Placed {
   std::vector<Residency> residencies;
   std::vector<ColumnwiseCopy> copies;
