@@ -12,6 +12,7 @@
 #include <limits>
 #include <memory>
 
+#include "tessera/base/device.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
@@ -88,6 +89,37 @@ TEST(Factors, TheFirstStepOfDelayedScalingRecordsNoEvent) {
                   pass.context.tp_rank() == 0 ? 1 : 4);
         EXPECT_EQ(factor.operands.rows.values[0][0].item<float>(), pass.context.tp_rank() == 0 ? 1 : 4);
       });
+}
+
+// A GPU stores the columns as codes and scales. A CPU stores values, so it has no address of the codes.
+TEST(StashItems, OfColumnsAreTheStoredCodesAndScales) {
+  std::vector<at::Device> devices{at::kCPU};
+  if (base::cuda_device_count() > 0) devices.emplace_back(at::kCUDA);
+  for (const at::Device device : devices)
+    for (const Format format : {Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
+      SCOPED_TRACE(quant::name_of(format));
+      const quant::Encoding encoding = quant::input_encoding(format);
+      const at::Tensor matrix = at::full({48, 160}, 3.0, at::TensorOptions(at::kBFloat16).device(device));
+      const ops::WholeScale whole = ops::whole_scale(encoding, ops::amax_of(matrix));
+      const Factor factor{.matrix = {}, .operands = ops::quantize(matrix, encoding, ops::Sides::kept, whole)};
+      const ops::Operand& columns = factor.operands.columns;
+      const std::vector<runtime::StashItem> items = with_columns({matrix}, factor);
+      ASSERT_GE(items.size(), 2U);
+      EXPECT_EQ(items[0].data, matrix.const_data_ptr());
+      std::int64_t bytes = 0;
+      for (std::size_t i = 1; i < items.size(); ++i) bytes += items[i].bytes;
+      EXPECT_EQ(bytes, ops::stored_bytes(columns.extent, columns.encoding));
+      if (device.is_cpu()) {
+        EXPECT_EQ(items[1].data, nullptr);
+        continue;
+      }
+      EXPECT_EQ(items[1].data, columns.codes.const_data_ptr());
+      EXPECT_EQ(items[1].bytes, static_cast<std::int64_t>(columns.codes.nbytes()));
+      if (has_one_scale(encoding)) continue;  // the scale of the matrix is not counted
+      ASSERT_EQ(items.size(), 3U);
+      EXPECT_EQ(items[2].data, columns.scales.const_data_ptr());
+      EXPECT_EQ(items[2].bytes, static_cast<std::int64_t>(columns.scales.nbytes()));
+    }
 }
 
 TEST(DelayedScales, ContinueFromTheirState) {
