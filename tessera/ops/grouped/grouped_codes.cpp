@@ -96,10 +96,10 @@ at::Tensor times_codes(const char* name, const at::Tensor& rows, const RowQuanti
   const std::int64_t inner = rows.size(1), cols = w.codes.size(1);
   check_codes(as.encoding, cols, inner, name);
   // Without local experts the width of an output is unknown.
-  TESSERA_CHECK(w.codes.dim() == 3 && w.codes.size(0) == selection.local &&
-                    (selection.local == 0 || w.codes.size(2) == inner),
-                "{}: codes of {} matrices with sums of {}, expected {} and {}", name, w.codes.size(0), w.codes.size(-1),
-                selection.local, inner);
+  TESSERA_CHECK(
+      w.codes.dim() == 3 && w.codes.size(0) == selection.local && (selection.local == 0 || w.codes.size(2) == inner),
+      "{}: codes of {} matrices with sums of {}, expected {} and {}", name, w.codes.size(0), w.codes.size(-1),
+      selection.local, inner);
   at::Tensor result = make({selection.room, cols}, at::kBFloat16, rows.device());
   const bool is_empty = selection.local == 0 || selection.room == 0 || w.codes.numel() == 0;
   if (is_empty && !is_dry(rows)) return result.zero_();
