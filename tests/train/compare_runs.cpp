@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <set>
 
 namespace tessera::train::testing {
 
@@ -50,6 +51,28 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   double found = 0;
   for (std::size_t i = 0; i < a.size(); ++i) found = std::max(found, std::abs(a[i] - b[i]));
   return found;
+}
+
+void expect_gradients_of_each_recipe(RunOptions options) {
+  options.steps = 1;
+  std::set<double> losses, norms;
+  const auto add = [&](bool hadamard, nn::GradientRounding rounding, std::uint64_t seed) {
+    options.product_options.hadamard = hadamard;
+    options.product_options.rounding = rounding;
+    options.seed = seed;
+    const RunResult result = run(options);
+    losses.insert(result.losses.at(0));
+    norms.insert(result.norms.at(0));
+  };
+  using enum nn::GradientRounding;
+  for (const bool hadamard : {false, true})
+    for (const nn::GradientRounding rounding : {stochastic, nearest}) add(hadamard, rounding, 5);
+  EXPECT_EQ(losses.size(), 1);
+  EXPECT_EQ(norms.size(), 4);
+  add(true, stochastic, 6);
+  EXPECT_EQ(norms.size(), 5);
+  add(true, nearest, 6);  // nothing is random
+  EXPECT_EQ(norms.size(), 5);
 }
 
 }  // namespace tessera::train::testing

@@ -19,4 +19,9 @@ double largest(const std::vector<double>& values);
 // Returns the largest difference between elements, or infinity if the sizes differ.
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b);
 
+// Runs one step with products in nvfp4, with each combination of --nvfp4-hadamard and --nvfp4-rounding. Expects that
+// the loss never changes, because the forward pass does not depend on them, and that each combination has other
+// gradients. The seed changes gradients only with stochastic rounding.
+void expect_gradients_of_each_recipe(RunOptions options);
+
 }  // namespace tessera::train::testing

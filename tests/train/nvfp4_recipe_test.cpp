@@ -104,28 +104,9 @@ TEST(Nvfp4Recipe, HasTheSameBitsOnEveryStorageAndPolicy) {
   }
 }
 
-// The forward pass of the first step does not depend on the recipe.
 TEST(Nvfp4Recipe, EachPartAndTheSeedChangeTheGradients) {
   RunOptions options = nvfp4_run({1, 1, 1}, Format::nvfp4);
-  options.steps = 1;
-  std::set<double> losses, norms;
-  const auto add = [&](bool hadamard, nn::GradientRounding rounding, std::uint64_t seed) {
-    options.product_options.hadamard = hadamard;
-    options.product_options.rounding = rounding;
-    options.seed = seed;
-    const RunResult result = run(options);
-    losses.insert(result.losses.at(0));
-    norms.insert(result.norms.at(0));
-  };
-  using enum nn::GradientRounding;
-  for (const bool hadamard : {false, true})
-    for (const nn::GradientRounding rounding : {stochastic, nearest}) add(hadamard, rounding, 5);
-  EXPECT_EQ(losses.size(), 1);
-  EXPECT_EQ(norms.size(), 4);
-  add(true, stochastic, 6);
-  EXPECT_EQ(norms.size(), 5);
-  add(true, nearest, 6);  // nothing is random
-  EXPECT_EQ(norms.size(), 5);
+  testing::expect_gradients_of_each_recipe(options);
 }
 
 // Each step has other random numbers. A repeated step has the same ones, and evaluations use none.
