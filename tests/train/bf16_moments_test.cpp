@@ -108,15 +108,16 @@ TEST(Bf16MomentsOfRuns, ContinueFromACheckpoint) {
         const std::int64_t cols = layout::matrix_shape(parameter.spec.dims).cols;
         trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane& plane, base::Buffer& buffer) {
           if (plane.name != "exp_avg") return;
-          for (const layout::Piece& piece : parameter.local_state.pieces) {
-            const auto at = static_cast<std::size_t>(piece.offset);
-            const auto value =
-                static_cast<float>(exact[static_cast<std::size_t>(piece.box.row * cols + piece.box.col)]);
-            if (stored_short)
-              EXPECT_EQ(buffer.as<float>()[at], value);
-            else
-              EXPECT_EQ(buffer.as<quant::bfloat16>()[at].bits, quant::bfloat16(value).bits);
-          }
+          for (const layout::Piece& piece : parameter.local_state.pieces)
+            for (std::int64_t i = 0; i < piece.box.elements(); ++i) {
+              const std::int64_t row = i / piece.box.cols, col = i % piece.box.cols;
+              const auto at = static_cast<std::size_t>(piece.offset + row * piece.stride + col);
+              const auto value = static_cast<float>(
+                  exact[static_cast<std::size_t>((piece.box.row + row) * cols + piece.box.col + col)]);
+              const float got =
+                  stored_short ? buffer.as<float>()[at] : static_cast<float>(buffer.as<quant::bfloat16>()[at]);
+              ASSERT_EQ(got, stored_short ? value : static_cast<float>(quant::bfloat16(value))) << parameter.spec.name;
+            }
         });
       }
     };
