@@ -30,9 +30,8 @@ struct CodesCast {
   MatrixNumbers scales;  // multipliers
   std::uint8_t* codes = nullptr;
   // False: `codes` has the order of the source. True: the codes of each matrix are transposed.
-  //   source.ends is null  matrix i is [cols, height] and begins after the codes of i matrices; the height is a
-  //   multiple
-  //                        of 16
+  //   source.ends is null  matrix i is [cols, height] and begins after the codes of i matrices. `height` is a
+  //                        multiple of 16
   //   otherwise            one matrix [cols, stride]. The codes of matrix i begin in the column where the matrix before
   //                        it ends (StripPlaces::result_ends), with zeros between the matrices
   bool is_transposed = false;
