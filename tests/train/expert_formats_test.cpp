@@ -190,6 +190,9 @@ TEST(ExpertFormats, ProductsOfCodesHaveTheBitsOfDecodedProductsOnCpus) {
         options.replay = {.poison = true, .delay_seed = 5U, .longest_delay = 0.0003};
         options.least_memory = true;
         expect_same_bits(expected, run(options), "codes with the least memory");
+        options.least_memory = false;
+        options.coalesce_bytes = 1 << 20;
+        expect_same_bits(expected, run(options), "codes with joined messages");
       }
 }
 
