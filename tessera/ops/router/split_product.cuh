@@ -60,8 +60,8 @@ struct SplitTile {
   static constexpr int kBytes = kStages* kStageElements<Product> * 2;
 };
 
-// The address of a chunk of a tile in shared memory. A row has kRowChunks chunks. The chunks of neighbouring rows lie
-// in other banks.
+// The address of a chunk of a tile in shared memory. A row has kRowChunks chunks. Chunks of neighbouring rows use
+// other banks.
 template <int kRowChunks>
 __device__ __forceinline__ int chunk_index(int row, int chunk) {
   constexpr int kSwizzled = kRowChunks < 8 ? kRowChunks : 8, kShift = kSwizzled == 8 ? 0 : kSwizzled == 4 ? 1 : 2;
