@@ -47,7 +47,7 @@ class Kind {
   std::array<char, kMaxSize> name_{};
   std::size_t size_;
 };
-inline constexpr Kind Kind::weight{"weight"}, Kind::master{"master"};
+inline constexpr Kind Kind::weight{"weight"}, Kind::master{"master"};  // NOLINT(readability-identifier-naming)
 // Throws InputError unless the name has 1 to Kind::kMaxSize lower-case letters, digits and underscores.
 Kind parse_kind(std::string_view name, const std::string& where);
 

@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/typed_json.h"
 #include "tessera/train/host_view.h"
 #include "tessera/train/untrained_values.h"
+#include "tessera/train/update/master_values.h"
 
 namespace tessera::train {
 namespace {
@@ -58,6 +59,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
     if (!parameter.spec.trainable) require_finite(parameter.spec.name, type, host.data(), elements);
     host.write_back();
   });
+  MasterValues(parameter, trainer.parallel()).store();
   if (parameter.spec.encoding || parameter.spec.backward) WeightCast(trainer.runtime()).cast({&id, 1});
   trainer.runtime().program().publish(id);
 }

@@ -48,7 +48,12 @@ class MomentumSgd final : public ops::UpdateRule {
     const at::Tensor gradient = view(shard.gradient, shard.gradient_type).to(type) * factor.to(type);
     const at::Tensor momentum = plane.to(type) * momentum_ + gradient;
     const at::Tensor kept = 1 - lr.to(type) * (shard.decays ? weight_decay_ : 0.0);
-    master.copy_(at::where(applies, master * kept - lr.to(type) * momentum, master));
+    at::Tensor updated = master * kept - lr.to(type) * momentum;
+    if (are_representable(shard)) {
+      const at::Tensor bits = updated.view(at::kInt);
+      updated = (bits - bits.bitwise_and(0x1FFFF).eq(0x8000).to(at::kInt)).view(at::kFloat);
+    }
+    master.copy_(at::where(applies, updated, master));
     plane.copy_(at::where(applies, momentum.to(at::kBFloat16), plane));
     if (shard.weight != nullptr && shard.weight != shard.master) {
       const at::Tensor weight = view(shard.weight, shard.weight_type);

@@ -79,6 +79,8 @@ void adamw_typed(const StepScalars& of_step, double gradient_scale, const Update
       update(scalars, range);
     else
       update_rounded(scalars, range, shard, start, of_step.number);
+    if constexpr (std::is_same_v<A, float>)
+      if (are_representable(shard)) make_representable(master, count);
     if (shard.weight != nullptr && shard.weight != shard.master)
       quant::cast(master, type, at(shard.weight, shard.weight_type), shard.weight_type, count);
   }

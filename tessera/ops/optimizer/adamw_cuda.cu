@@ -90,6 +90,7 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
                                           const Rounding& rounding, std::int64_t start) {
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kAtOnce = 2;
   constexpr bool kIsRounded = !std::is_same_v<A, M>;
+  constexpr bool kIsRepresentable = std::is_same_v<A, float> && std::is_same_v<W, quant::bfloat16>;
   static_assert(!kIsRounded || N == 4);
   A greatest = 0;
 #pragma unroll 1
@@ -113,8 +114,9 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
       if constexpr (kIsRounded) take_words(rounding, first, words);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const AdamWElement<A> next =
+        AdamWElement<A> next =
             updated(scalars, {master[i][k], exp_avg[i][k], exp_avg_sq[i][k]}, static_cast<A>(gradient[i][k]));
+        if constexpr (kIsRepresentable) next.master = representable(next.master);
         rounded_master[k] = next.master;
         take_magnitude(greatest, next.master);
         master[i].set(k, next.master);
@@ -218,11 +220,8 @@ struct Types {
   quant::DType master, moments, gradient, weight;
   bool operator==(const Types&) const = default;
 };
-// A shard without its own weight can share a launch with any weight type.
 Types types_of(const UpdateShard& b, bool has_bf16_moments) {
-  const bool own = b.weight != nullptr && b.weight != b.master;
-  return {b.master_type, has_bf16_moments ? quant::DType::bf16 : b.master_type, b.gradient_type,
-          own ? b.weight_type : b.master_type};
+  return {b.master_type, has_bf16_moments ? quant::DType::bf16 : b.master_type, b.gradient_type, b.weight_type};
 }
 
 int pack_of(const Types& types) {

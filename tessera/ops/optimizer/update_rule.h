@@ -11,6 +11,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/ops/optimizer/clip.h"
+#include "tessera/ops/optimizer/split_master.h"
 #include "tessera/ops/optimizer/state_rounding.h"
 #include "tessera/quant/dtype.h"
 
@@ -31,6 +32,8 @@ struct UpdateShard {
   void* master = nullptr;  // in fp32 or fp64; the update overwrites it
   quant::DType master_type = quant::DType::fp32;
   void* weight = nullptr;  // receives the master, rounded to weight_type; may equal `master`; null: not written
+  // The type of the run's weights. For bf16 weights, written here or not, each new fp32 master is replaced by
+  // representable(master) (split_master.h).
   quant::DType weight_type = quant::DType::fp32;
   const void* gradient = nullptr;  // of any floating type
   quant::DType gradient_type = quant::DType::fp32;
@@ -48,6 +51,10 @@ struct UpdateShard {
   LogicalIndices indices;
   base::PhiloxKey rounding_key{};
 };
+// Returns whether new masters of the shard follow the rule of split_master.h.
+inline bool are_representable(const UpdateShard& shard) {
+  return are_representable(shard.master_type, shard.weight_type);
+}
 // Throws Error if the master, the gradient or one of the first `planes` planes is null, or if the members do not fit
 // each other.
 void check_shard(const UpdateShard& shard, std::size_t planes);

@@ -7,6 +7,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/runtime/update_calls.h"
+#include "tessera/train/update/master_values.h"
 
 namespace tessera::train {
 namespace {
@@ -179,12 +180,12 @@ void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
   WeightCast cast(runtime);
   for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
-    const quant::DType type = parameter.types.accumulator;
-    std::byte* master = parameter.state_master();
+    MasterValues masters(parameter, runtime.parallel());
     for (const layout::Piece& piece : parameter.local_state.pieces)
       fill_part(parameter.spec, piece, parameter.storage.shape.cols, seed,
-                master + static_cast<std::size_t>(piece.offset) * quant::size_of(type), type,
+                masters.data() + shard::bytes_of(piece.offset, masters.type()), masters.type(),
                 parallel.compute->stream());
+    masters.store();
     cast.cast({&id, 1});
     runtime.program().publish(id);
   }
