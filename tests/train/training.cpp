@@ -160,6 +160,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
       .recompute = options.recompute,
       .runtime = {.zero = options.zero,
                   .one_microbatch = options.one_microbatch,
+                  .split_masters = options.split_masters,
                   .nodes = options.nodes,
                   .gather_budget = options.gather_budget ? options.gather_budget : budget,
                   .reduce_budget = budget,
@@ -269,6 +270,11 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
       collector.add("weight/" + name, parameter, state, parameter.master.data(), accumulator);
     else
       collector.add("weight/" + name, parameter, storage, parameter.weight().data(), parameter.types.model);
+    if (parameter.has_master() && !parameter.spec.encoding) {
+      MasterValues masters(parameter, trainer.parallel());
+      trainer.parallel().compute->synchronize();
+      collector.add("master/" + name, parameter, state, masters.data(), masters.type());
+    }
     if (!parameter.spec.trainable) continue;
     collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), parameter.gradient_type());
     trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane& plane, base::Buffer& buffer) {
