@@ -8,6 +8,7 @@
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/head_norms/head_norm_rope.h"
 #include "tessera/ops/norm/rms_norm.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/square_sums.h"
@@ -164,6 +165,25 @@ void add_rope_and_swiglu(Cases& c) {
   c.cases.push_back({"split_rope_backward", 2 * c.rows(width), [=, &c, &b](std::uint64_t seed) {
                        const ops::Qkv parts = normal_heads(c, seed);
                        return [=] { ops::split_rope_backward(parts, positions, *table); };
+                     }});
+  const auto normed = [=, &c, &b](std::uint64_t seed) {
+    return ops::HeadNormRope{.qkv = c.normal({tokens, width}, seed),
+                             .positions = positions,
+                             .heads = {.q_heads = b.q_heads, .kv_heads = b.kv_heads, .head_dim = b.head_dim},
+                             .q = {.weight = c.normal({b.head_dim}, seed + 1), .eps = 1e-6},
+                             .k = {.weight = c.normal({b.head_dim}, seed + 2), .eps = 1e-6},
+                             .rope = *table};
+  };
+  const double heads_bytes = c.rows((b.q_heads + b.kv_heads) * b.head_dim);
+  c.cases.push_back({"head_norm_rope_forward", 2 * heads_bytes, [=](std::uint64_t seed) {
+                       const ops::HeadNormRope call = normed(seed);
+                       return [=] { ops::head_norm_rope_forward(call); };
+                     }});
+  c.cases.push_back({"head_norm_rope_backward", 2 * c.rows(width) + heads_bytes, [=, &c, &b](std::uint64_t seed) {
+                       const ops::HeadNormRope call = normed(seed);
+                       const at::Tensor rstd = ops::head_norm_rope_forward(call).rstd;
+                       const ops::Qkv gradient = normal_heads(c, seed + 3);
+                       return [=] { ops::head_norm_rope_backward(call, rstd, gradient); };
                      }});
   c.cases.push_back({"swiglu_forward", 3 * c.rows(ffn), [=, &c](std::uint64_t seed) {
                        const at::Tensor gate_up = c.normal({tokens, 2 * ffn}, seed);
