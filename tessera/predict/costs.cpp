@@ -74,8 +74,10 @@ class Operators {
     return moves(bytes);
   }
   double update(const PlannedParameter& parameter) const {
-    return moves(
-        update_bytes(input_.rule, parameter.state_elements, input_.types, parameter.gradient_type(input_.types)));
+    return moves(update_bytes(input_.rule, {.count = parameter.state_elements,
+                                            .types = input_.types,
+                                            .gradient = parameter.gradient_type(input_.types),
+                                            .splits_master = parameter.splits_master}));
   }
   // Reads a weight and writes its columnwise copy, which has about as many bytes.
   double columnwise_copy(std::int64_t bytes) const {

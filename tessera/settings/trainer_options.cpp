@@ -18,6 +18,7 @@ runtime::RuntimeOptions runtime_options(const ResolvedRun& run) {
   options.coalesce_bytes = config.coalesce.value;
   options.zero = config.zero;
   options.one_microbatch = !run.has_unused_places() && run.microbatches() == 1;
+  options.split_masters = config.masters != Masters::fp32;
   options.pushes = config.pushes;
   shard::FormatPolicies formats = policies_of(config);
   options.wire = std::move(formats.wire);

@@ -381,6 +381,21 @@ class GpuFlags(unittest.TestCase):
         self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
         self.check_like_cpus(one)
 
+    def test_split_masters(self):
+        """Split masters have the bits of fp32 masters, with a graph and without, and when a run changes the storage."""
+        split = Run((1, 1, 1), ("--masters", "split", "--lr", 3e-3), micro_batch=2)
+        whole = Run((1, 1, 1), ("--masters", "fp32", "--lr", 3e-3), micro_batch=2)
+        self.check_same([whole, split, split.plus(*GRAPH), split.plus(*GRAPH, mesh=(1, 2, 1)), split.plus(*POISON)])
+        self.check_like_cpus(split)
+        both = [Run((1, 1, 1), (*flags, "--moments", "bf16"), micro_batch=2) for flags in (("--masters", "fp32"), ("--masters", "split"))]
+        self.check_same([*both, both[1].plus(*GRAPH)])
+        out = self.folder / "resumed_masters"
+        part = Run((1, 1, 1), ("--masters", "split", "--lr", 3e-3, "--schedule-steps", STEPS, *GRAPH), steps=STEPS // 2, micro_batch=2)
+        self.take([part])
+        gpu_ranks.train(1, "--deterministic", "on", "--resume", self.folder / part.name() / "checkpoints" / f"step-{STEPS // 2:08}",
+                        "--masters", "fp32", "--steps", STEPS, "--out", out, *GRAPH)
+        self.assertEqual(self.done[whole]["tensors"], bits(out)["tensors"])
+
     def test_dropout(self):
         """Graphs, gtp degrees, policies, repeated and resumed steps have the same masks, which are the masks of CPUs."""
         one = Run((1, 1, 1), DROPOUT)

@@ -1,5 +1,7 @@
 #include "tessera/bench/kernels/kernels_cases.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "tessera/ops/attention/attention.h"
@@ -240,10 +242,11 @@ void add_embedding(Cases& c) {
                      }});
 }
 
-// Returns a call of AdamW for one shard. `gradient_type` is the type of the gradient.
-std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint64_t seed) {
+// Returns a call of AdamW for one shard. `gradient_type` is the type of the gradient. A split master is in bf16 memory.
+std::function<void()> adamw_call(const Cases& c, DType gradient_type, bool is_split, std::uint64_t seed) {
   const std::int64_t count = c.bench().parameters;
-  const at::Tensor master = c.normal({count}, c.wide(), seed), weight = c.normal({count}, seed + 1);
+  const at::Tensor master = c.normal({count}, is_split ? DType::bf16 : c.wide(), seed),
+                   weight = c.normal({count}, seed + 1);
   const at::Tensor gradient = c.normal({count}, gradient_type, seed + 2),
                    exp_avg = c.normal({count}, c.wide(), seed + 3);
   const at::Tensor exp_avg_sq = c.normal({count}, c.wide(), seed + 4).abs_();
@@ -251,6 +254,7 @@ std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint6
                                .master_type = c.wide(),
                                .weight = c.bench().type == c.wide() ? master.data_ptr() : weight.data_ptr(),
                                .weight_type = c.bench().type,
+                               .is_split = is_split,
                                .gradient = gradient.data_ptr(),
                                .gradient_type = gradient_type,
                                .planes = {exp_avg.data_ptr(), exp_avg_sq.data_ptr()},
@@ -271,10 +275,13 @@ void add_optimizer(Cases& c) {
   const DType type = c.bench().type, wide = c.wide();
   const double states = 6 * c.size(wide) + (type == wide ? 0 : c.size(type));
   for (const DType gradient : {wide, DType::bf16})
-    if (gradient == wide || type == DType::bf16)
-      c.cases.push_back({"adamw_" + std::string(name_of(gradient)) + "_gradient",
-                         static_cast<double>(count) * (states + c.size(gradient)),
-                         [&c, gradient](std::uint64_t seed) { return adamw_call(c, gradient, seed); }});
+    for (const bool is_split : {false, true}) {
+      if (type != DType::bf16 && (gradient != wide || is_split)) continue;
+      c.cases.push_back(
+          {fmt::format("adamw_{}_gradient{}", name_of(gradient), is_split ? "_split_master" : ""),
+           static_cast<double>(count) * (states + c.size(gradient) - (is_split ? c.size(type) : 0)),
+           [&c, gradient, is_split](std::uint64_t seed) { return adamw_call(c, gradient, is_split, seed); }});
+    }
   c.cases.push_back(
       {"row_square_sums", static_cast<double>(rows * hidden) * c.size(wide), [=, &c](std::uint64_t seed) {
          const at::Tensor values = c.normal({rows, hidden}, wide, seed), sums = c.empty({rows}, DType::fp64);
