@@ -160,7 +160,9 @@ WeightView RunningProgram::consume(ParameterId weight, PassId pass) {
   if (!plans_.current() && moves && !entry.is_consumed()) on_demand_.gather(entry, id);
   entry.consumed();
   WeightView view;
-  if (pass.pass == Pass::backward && entry.has_columnwise()) view.columnwise = consume_columnwise(entry, id);
+  // A rank without elements of the weight has no copy.
+  if (pass.pass == Pass::backward && reads_columnwise(parameter.spec))
+    view.columnwise = entry.has_columnwise() ? consume_columnwise(entry, id) : quant::Quantized{};
   end_event();
   if (is_unpacked(parameter.spec)) {
     view.planes[0] = {entry.view(), parameter.types.model};

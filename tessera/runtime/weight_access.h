@@ -22,7 +22,7 @@ struct WeightView {
   std::optional<quant::Quantized> encoded;
   quant::Encoding encoding;
   // The columnwise copy of the quantized matrix (quant/formats/columnwise.h). Set in backward passes if `encoded` is
-  // set and products of the encoding are native.
+  // set and products of the encoding are native. Its addresses are null if this rank has no elements of the weight.
   std::optional<quant::Quantized> columnwise;
   // True: the weight was unpacked to decoded values of `encoding`. `whole` then points to the numbers of the logical
   // matrices that alpha of a product depends on (quant::product_alpha), one for each matrix of the compute part; null

@@ -121,6 +121,21 @@ TEST_P(ColumnwiseCopies, ChangeNoBitInOtherMeshesAndPolicies) {
   }
 }
 
+// Two heads and two columns of the feed-forward part leave a third tp rank without elements of the weights.
+TEST_P(ColumnwiseCopies, OfARankWithoutElementsAreEmpty) {
+  RunOptions run = options(2);
+  run.model.num_heads = run.model.num_kv_heads = 2;
+  run.model.intermediate_size = 2;
+  run.tp = 3;
+  run.sequence_parallel = true;
+  const testing::RunResult expected = without_copies(run);
+  for (const std::int64_t budget : {schedule::kMinimum, schedule::kUnlimited}) {
+    run.gather_budget = budget;
+    Copies copies;
+    expect_same_bits(expected, without_weights(run_and_count(run, copies)), fmt::format("{}", budget));
+  }
+}
+
 // Weights of other formats in backward passes are separate parameters. Only those that native products read have
 // copies.
 TEST_P(ColumnwiseCopies, BelongToBackwardWeights) {
