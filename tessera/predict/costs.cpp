@@ -74,8 +74,8 @@ class Operators {
     return moves(bytes);
   }
   double update(const PlannedParameter& parameter) const {
-    return moves(
-        update_bytes(input_.rule, parameter.state_elements, input_.types, parameter.gradient_type(input_.types)));
+    return moves(update_bytes(input_.update.rule_of(parameter.size.name), parameter.state_elements, input_.types,
+                              parameter.gradient_type(input_.types)));
   }
   // Reads a weight and writes its columnwise copy, which has about as many bytes.
   double columnwise_copy(std::int64_t bytes) const {
