@@ -50,6 +50,18 @@ MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const 
   return memory;
 }
 
+std::vector<RuleBytes> rules_of_rank(const std::vector<PlannedParameter>& parameters, const DryStep& dry,
+                                     const DryOptions& options) {
+  std::vector<RuleBytes> rules;
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    const PlannedParameter& parameter = parameters[id];
+    const shard::ParameterTypes own = shard::types_of(dry.parameters[id], options.step.types);
+    add_to(rules, options.update->rule_of(parameter.size.name), parameter.state_elements, own,
+           parameter.gradient_type(own));
+  }
+  return rules;
+}
+
 void check_schedule(const shard::RankLayout& layout, const StepPlan& step, const schedule::Schedule& schedule) {
   const std::vector<std::string> faults = faults_of(layout, step.trace, sizes_of(step.parameters), schedule);
   TESSERA_CHECK(faults.empty(), "the planned schedule is wrong: {}", faults.front());
