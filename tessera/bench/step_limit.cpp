@@ -187,8 +187,10 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
     const shard::ParameterTypes& types = shard::types_of(spec, options.step.types);
     const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.step.types, cuts, place);
     const ops::UpdateRule& rule = options.update->rule_of(spec.name);
-    bytes += predict::update_bytes(rule, updated, types, gradient);
-    add_to(rules, rule, updated, types, gradient);
+    const predict::UpdatedElements elements{
+        .count = updated, .types = types, .gradient = gradient, .splits_master = splits_master(spec, types, cuts)};
+    bytes += predict::update_bytes(rule, elements);
+    add_to(rules, rule, elements);
     // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;

@@ -13,17 +13,16 @@ double gigabytes_of(std::int64_t bytes) {
 
 }  // namespace
 
-void add_to(std::vector<RuleBytes>& rules, const ops::UpdateRule& rule, std::int64_t elements,
-            const shard::ParameterTypes& types, quant::DType gradient) {
-  if (elements == 0) return;
+void add_to(std::vector<RuleBytes>& rules, const ops::UpdateRule& rule, const UpdatedElements& elements) {
+  if (elements.count == 0) return;
   auto entry = std::ranges::find(rules, rule.name(), &RuleBytes::rule);
   if (entry == rules.end()) {
-    rules.push_back({.rule = rule.name(), .planes = rule.planes(types.accumulator)});
+    rules.push_back({.rule = rule.name(), .planes = rule.planes(elements.types.accumulator)});
     entry = rules.end() - 1;
   }
-  entry->parameters += elements;
-  entry->state += ops::state_bytes(rule, elements, types.accumulator);
-  entry->update += update_bytes(rule, elements, types, gradient);
+  entry->parameters += elements.count;
+  entry->state += ops::state_bytes(rule, elements.count, elements.types.accumulator);
+  entry->update += update_bytes(rule, elements);
 }
 
 nlohmann::ordered_json rules_json(const std::vector<RuleBytes>& rules) {

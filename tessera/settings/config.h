@@ -36,6 +36,9 @@ enum class ReduceOrder { sequential, hierarchical };
 enum class GemmKernels { automatic, native };
 // The type in which the optimizer stores its moments. fp32: the type of the masters.
 enum class Moments { fp32, bf16 };
+// How the fp32 masters of bf16 weights are stored. split: 16 bits beside each element of the weight, which is the rest
+// of the master (ops/optimizer/split_master.h). automatic: split where the weight allows it, otherwise fp32.
+enum class Masters { automatic, fp32, split };
 using shard::Lookup;
 // The values of nn::Recompute, and `automatic`, with which predict/recompute_choice.h chooses the policy of each
 // block.
@@ -97,6 +100,7 @@ struct TrainConfig {
   // By name of a parameter: factors of the learning rate, and weight decays.
   NumberRules lr_rules, decay_rules;
   Moments moments = Moments::fp32;
+  Masters masters = Masters::automatic;
   double clip = 1.0;  // largest norm of the gradient
   nn::DropoutOptions dropout;
 

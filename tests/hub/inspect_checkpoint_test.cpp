@@ -39,8 +39,8 @@ TEST(Inspect, ListsTheContentOfACheckpoint) {
   EXPECT_EQ(shown["update_rules"][0]["state_bytes"], (4 + 8) * elements);
 
   const std::string table = checkpoint_table(shown);
-  EXPECT_NE(table.find(
-                fmt::format("state of {} parameters: exp_avg fp32 + exp_avg_sq fp32, {} bytes", elements, state_bytes)),
+  EXPECT_NE(table.find(fmt::format("state of {} parameters: exp_avg fp32 + exp_avg_sq fp64, {} bytes", elements,
+                                   12 * elements)),
             std::string::npos)
       << table;
   EXPECT_NE(table.find("step 20, 9 tensors (weight, master, exp_avg, exp_avg_sq), 3 files"), std::string::npos)
