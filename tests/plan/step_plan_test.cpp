@@ -139,13 +139,12 @@ TEST(PlanMemory, EqualsTheSizeOfTheBuffers) {
   // For each token, a block keeps 2 x (8 + 8 + 1) values for its norms, 16 + 4 for attention, 8 before its output layer
   // and 24 + 12 for SwiGLU. The last norm keeps 8 + 1 values and the loss 16 + 8. There are six tokens of fp32 values.
   EXPECT_EQ(step.memory.activations, (2 * (34 + 20 + 8 + 36) + 9 + 24) * 6 * 4);
-  const auto memory = [](const char* masters) {
-    return plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}, {"masters", masters}})).memory;
-  };
-  EXPECT_EQ(memory("auto").weights, shard / 2);
-  EXPECT_EQ(memory("auto").optimizer, 2 * shard + shard / 2);  // each weight also has half a master
-  EXPECT_EQ(memory("fp32").optimizer, 3 * shard);
-  EXPECT_EQ(plan_step({.run = request.run, .kind = schedule::StepKind::evaluate}).memory.activations, 0);
+  const StepPlan bf16 = plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}}));
+  EXPECT_EQ(bf16.memory.weights, shard / 2);
+  EXPECT_EQ(bf16.memory.optimizer, 2 * shard + shard / 2);  // each weight also has half a master
+  StepPlanRequest evaluation = request;
+  evaluation.kind = schedule::StepKind::evaluate;
+  EXPECT_EQ(plan_step(evaluation).memory.activations, 0);
 }
 
 // With 5 tp ranks of 3 query heads each, two ranks read 2 of the 3 key/value heads, and the last rank reads 1.
