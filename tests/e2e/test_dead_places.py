@@ -73,6 +73,17 @@ class DeadPlaces(unittest.TestCase):
                         expected_value = theirs.get(value) or 0
                         self.assertAlmostEqual(expected_value, ours.get(value) or 0, delta=1e-9 * expected_value)
 
+    def test_moments_in_bf16_of_smaller_tp_groups(self):
+        """Ranks of smaller tp groups hold several ranges of columns. ZeRO-1 does not change the bits."""
+        for number, (mesh, dead) in enumerate([((3, 1, 2), "dp1:0,2"), ((4, 1, 2), "dp0:1"), ((3, 2, 1), "dp0.gtp1:1")]):
+            with self.subTest(dead):
+                flags = ("--dead", dead, "--moments", "bf16")
+                found = [self.train(f"rounded-{number}-{zero}", mesh, *flags, "--zero", zero, dtype="bf16")[0] for zero in ("on", "off")]
+                self.assertEqual(*found)
+                wide, _ = self.train(f"wide-{number}", mesh, "--dead", dead, dtype="bf16")
+                self.assertNotEqual(wide["steps"], found[0]["steps"])
+                self.assertAlmostEqual(wide["steps"][-1][1], found[0]["steps"][-1][1], delta=0.05)
+
     def test_a_replica_without_ranks_has_no_samples(self):
         found, _ = self.train("replica", (1, 2, 3), "--dead", "dp1.gtp0:0;dp1.gtp1:0")
         self.assertEqual(self.bits_of((1, 2, 2)), found)

@@ -147,6 +147,21 @@ TEST_P(DecodedProduct, IsNotFiniteIfAlphaIsNot) {
   EXPECT_EQ(multiply(x.operand, zero.operand).count_nonzero().item<std::int64_t>(), 0);
 }
 
+// An amax ignores NaNs, so the amax of these matrices and alpha are 0.
+TEST_P(DecodedProduct, OfAMatrixWithOnlyZerosAndNaNsIsNotFinite) {
+  const Encoding encoding = input_encoding(Format::nvfp4);
+  at::Tensor matrix = at::zeros({40, 64}, bf16());
+  matrix.select(0, 3).fill_(std::numeric_limits<float>::quiet_NaN());
+  const Side spoiled = side_of(matrix, encoding, Sides::rows);
+  EXPECT_EQ(alpha_of(spoiled.scale, spoiled.scale, Format::nvfp4), 0);
+  const Side x = side_of(graded({24, 64}, 1, bf16()), encoding, Sides::rows);
+  const at::Tensor y = multiply(spoiled.operand, x.operand), across = multiply(x.operand, spoiled.operand);
+  EXPECT_TRUE(y.select(0, 3).isnan().all().item<bool>());
+  EXPECT_TRUE(across.select(1, 3).isnan().all().item<bool>());
+  EXPECT_EQ(y.isnan().sum().item<std::int64_t>(), 24);
+  EXPECT_EQ(y.nan_to_num(0.0).count_nonzero().item<std::int64_t>(), 0);
+}
+
 at::Tensor special_values(std::int64_t rows, std::int64_t cols) {
   at::Tensor matrix = graded({rows, cols}, 9, at::kBFloat16);
   const float values[] = {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), 0x1p-133F,

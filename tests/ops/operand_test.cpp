@@ -380,6 +380,22 @@ TEST_P(OperandTest, AmaxesIgnoreNaNs) {
   EXPECT_EQ(448.0F / greatest, whole_scale({}, amax_of(x)).multiplier.item<float>());
 }
 
+TEST_P(OperandTest, QuantizationNeedsTheNumbersOfTheWholeMatrix) {
+  const at::Tensor x = uneven({20, 48}, 1, bf16());
+  const WholeScale whole = whole_scale(quant::input_encoding(quant::Format::fp8), amax_of(x));
+  for (const quant::Format format : {quant::Format::fp8, quant::Format::nvfp4}) {
+    const quant::Encoding encoding = quant::input_encoding(format);
+    const WholeScale own = whole_scale(encoding, amax_of(x));
+    EXPECT_NO_THROW(quantize(x, encoding, Sides::both, own));
+    EXPECT_THROW(quantize(x, encoding, Sides::rows, {}), Error) << name_of(format);
+    EXPECT_THROW(quantize(x, {.encoding = encoding, .sides = Sides::both, .whole = {own, {}}}), Error);
+    EXPECT_NO_THROW(quantize(x, {.encoding = encoding, .sides = Sides::rows, .whole = {own, {}}}));
+  }
+  EXPECT_THROW(quantize(x, quant::input_encoding(quant::Format::nvfp4), Sides::rows, whole), Error);
+  for (const quant::Format format : {quant::Format::fp8_block, quant::Format::mxfp8})
+    EXPECT_NO_THROW(quantize(x, quant::input_encoding(format), Sides::both, {})) << name_of(format);
+}
+
 // Expects every element in row `row` of a product to be not finite.
 void expect_shown(const Operand& operand, const Operand& other, std::int64_t row) {
   const at::Tensor product = multiply(operand, other);

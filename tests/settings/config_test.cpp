@@ -461,7 +461,7 @@ TEST(Resolve, RefusesTheRecipeOfNvfp4WithoutSuchProducts) {
       EXPECT_THAT(base::refusal([&] {
                     resolve({"--gemm-format", product, flag, value});
                   }),
-                  AllOf(HasSubstr(std::string(flag) + ": got "), HasSubstr("--gemm-format nvfp4")));
+                  AllOf(HasSubstr(std::string(flag) + ": got " + value + ","), HasSubstr("--gemm-format nvfp4")));
   EXPECT_EQ(resolve({}).nvfp4_hadamard, std::nullopt);
   EXPECT_EQ(resolve({"--wire-format", "nvfp4"}).nvfp4_rounding, std::nullopt);
   for (const std::vector<std::string>& products :

@@ -216,8 +216,19 @@ WholeScales whole_scales(const Encoding& encoding, const at::Tensor& amaxes) {
   return {whole_scale(encoding, amaxes.narrow(0, 0, 1)), whole_scale(encoding, amaxes.narrow(0, 1, 1))};
 }
 
+namespace {
+bool has_numbers(const Encoding& encoding, const WholeScale& whole) {
+  if (has_one_scale(encoding)) return whole.multiplier.defined() && whole.inverse.defined();
+  return !needs_whole(encoding) || whole.amax.defined();
+}
+}  // namespace
+
 Operands quantize(const at::Tensor& matrix, const Quantization& as) {
   const at::Tensor source = bf16_matrix(matrix, "quantize matrix");
+  for (const Sides side : {Sides::rows, Sides::columns})
+    TESSERA_CHECK(
+        !has(as.sides, side) || has_numbers(as.encoding, side == Sides::rows ? as.whole.rows : as.whole.columns),
+        "quantize: this encoding needs the {} of the whole matrix", has_one_scale(as.encoding) ? "scale" : "amax");
   if (is_decoded(as.encoding)) return quantize_decoded(source, as);
   if (is_dry(source)) return dry_operands(source, as);
   if (on_cuda(source)) return quantize_on_device(source, as);

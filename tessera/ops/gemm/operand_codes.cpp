@@ -14,6 +14,7 @@
 #include "tessera/ops/gemm/operand_parts.h"
 #include "tessera/ops/tensor.h"
 #include "tessera/quant/cuda_table.h"
+#include "tessera/quant/formats/columnwise.h"
 #include "tessera/quant/formats/decoded.h"
 
 namespace tessera::ops {
@@ -177,16 +178,15 @@ Operand host_block_operand(const GatheredCodes& codes, Sides side) {
 
 // GPU and dry run: copies the ranks' codes and scales to an operand with padding.
 Operand device_block_operand(const GatheredCodes& codes, Sides side) {
-  constexpr std::int64_t kProductPadding = 16;
-  const auto padded = [](std::int64_t size) { return base::ceil_div(size, kProductPadding) * kProductPadding; };
   const bool by_rows = side == Sides::rows;
   const Extent matrix{.rows = all_rows(codes), .cols = codes.cols};
   const Extent extent = by_rows ? matrix : transposed(matrix), tiles = scale_extent(codes.encoding, extent);
+  const Extent padded = quant::padded_codes(extent);
   const at::TensorOptions options = codes.bytes.options();
   Operand result{.extent = extent,
                  .encoding = codes.encoding,
-                 .codes = at::empty({padded(extent.rows), padded(extent.cols)}, options),
-                 .scales = at::zeros({tiles.cols, padded(extent.rows)}, options.dtype(at::kFloat))};
+                 .codes = at::empty({padded.rows, padded.cols}, options),
+                 .scales = at::zeros({tiles.cols, padded.rows}, options.dtype(at::kFloat))};
   if (is_dry(codes.bytes)) {
     report(memory_work("decode", bytes_of({codes.bytes, result.codes, result.scales})));
     return result;

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "tessera/base/error.h"
-#include "tessera/base/json_file.h"
 #include "tessera/quant/formats/product_kernel.h"
 #include "tessera/settings/resolve/batch.h"
 #include "tessera/settings/resolve/needs.h"
@@ -69,18 +68,19 @@ void check_kernels_of_stacks(const TrainConfig& config, std::span<const shard::P
       throw InputError(
           "--gemm-kernels: got native with products in {} of '{}', some of which are multiplied as decoded values; "
           "expected auto, --gemm-rules with bf16 for experts, or fp8 with --fp8-recipe e4m3 and matrices whose sizes "
-          "on "
-          "each rank are multiples of {}",
+          "on each rank are multiples of {}",
           name_of(spec.product), spec.name, quant::kCodesMultiple);
 }
 
 // Throws InputError if a setting of nvfp4 products has a value without such products.
 void check_recipe(const TrainConfig& config) {
-  for (const Setting& setting : settings())
-    if (setting.needs == Needs::nvfp4_products && is_without_meaning(config, setting) &&
-        !value_of(config, setting).is_null())
-      throw InputError("{}: got {}, expected it with --gemm-format nvfp4 or --gemm-rules with nvfp4",
-                       flag_of(setting.name), base::shown(value_of(config, setting)));
+  for (const Setting& setting : settings()) {
+    const nlohmann::json value = value_of(config, setting);
+    if (setting.needs != Needs::nvfp4_products || value.is_null() || !is_without_meaning(config, setting)) continue;
+    const std::string got = value.is_boolean() ? (value.get<bool>() ? "on" : "off") : value.get<std::string>();
+    throw InputError("{}: got {}, expected it with --gemm-format nvfp4 or --gemm-rules with nvfp4",
+                     flag_of(setting.name), got);
+  }
 }
 
 void check_products(const TrainConfig& config, const shard::FormatPolicy& policy) {

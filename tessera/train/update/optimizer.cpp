@@ -86,24 +86,29 @@ void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& w
   const auto at = [&](void* data, std::int64_t offset, quant::DType type) {
     return behind(data, shard::bytes_of(offset, type));
   };
-  for (const layout::Piece& piece : parameter.local_state.pieces) {
-    TESSERA_CHECK(piece.stride == piece.box.cols || piece.box.rows == 1, "'{}': the rows of its state are not dense",
-                  parameter.spec.name);
+  const auto part_of = [&](const layout::Box& box, std::int64_t offset) {
     ops::UpdateShard part = whole;
-    part.count = piece.box.elements();
-    part.master = behind(whole.master, piece.offset * static_cast<std::int64_t>(master_size(whole)));
-    part.weight = at(whole.weight, piece.offset, whole.weight_type);
-    part.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type);
-    for (std::size_t i = 0; i < planes.size(); ++i) part.planes[i] = at(whole.planes[i], piece.offset, planes[i].type);
+    part.count = box.elements();
+    part.master = behind(whole.master, offset * static_cast<std::int64_t>(master_size(whole)));
+    part.weight = at(whole.weight, offset, whole.weight_type);
+    part.gradient = at(const_cast<void*>(whole.gradient), offset, whole.gradient_type);
+    for (std::size_t i = 0; i < planes.size(); ++i) part.planes[i] = at(whole.planes[i], offset, planes[i].type);
     if (whole.amax != nullptr && whole.amax_elements > 0) {
-      const std::int64_t first = whole.amax_offset + piece.offset;
+      const std::int64_t first = whole.amax_offset + offset;
       part.amax = whole.amax + first / whole.amax_elements;
       part.amax_offset = first % whole.amax_elements;
     }
-    part.indices = {.first = piece.box.row * logical_cols + piece.box.col};
-    if (piece.box.cols != logical_cols) part.indices.row = piece.box.cols, part.indices.stride = logical_cols;
+    part.indices = {.first = box.row * logical_cols + box.col};
+    if (box.cols != logical_cols) part.indices.row = box.cols, part.indices.stride = logical_cols;
     part.rounding_key = ops::state_rounding_key(seed_, parameter.spec.name);
-    shards.push_back(part);
+    return part;
+  };
+  for (const layout::Piece& piece : parameter.local_state.pieces) {
+    // In a smaller tp group, a rank may hold several ranges of columns. Between two rows of a range lie other ranges.
+    layout::Box box = piece.box;
+    if (piece.stride != box.cols) box.rows = std::min<std::int64_t>(box.rows, 1);
+    for (std::int64_t row = 0; row < piece.box.rows; row += box.rows, box.row += box.rows)
+      shards.push_back(part_of(box, piece.offset + row * piece.stride));
   }
 }
 
