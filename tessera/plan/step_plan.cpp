@@ -135,7 +135,7 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const predict::
   return {.machine = request.machine,
           .layout = options.step.layout,
           .types = types_of(request.run),
-          .rule = *options.rule,
+          .update = *options.update,
           .expert_load = std::min(request.expert_load, static_cast<double>(request.run->mesh.ep)),
           .ranks = request.replica ? request.replica->ranks : 0};
 }
@@ -189,6 +189,7 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   step.parameters = prepared.parameters;
   step.trace = trace_of(request, dry);
   step.memory = memory_without_arenas(request, prepared, step.parameters);
+  step.rules = rules_of_rank(step.parameters, dry, options);
   const predict::CostInput input = cost_input_of(request, options);
   set_event_costs(request, prepared, input, step);
   set_schedule(input, schedule ? *schedule : schedule_of(request, prepared, input, step), step);

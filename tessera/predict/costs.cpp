@@ -74,10 +74,11 @@ class Operators {
     return moves(bytes);
   }
   double update(const PlannedParameter& parameter) const {
-    return moves(update_bytes(input_.rule, {.count = parameter.state_elements,
-                                            .types = input_.types,
-                                            .gradient = parameter.gradient_type(input_.types),
-                                            .splits_master = parameter.splits_master}));
+    return moves(
+        update_bytes(input_.update.rule_of(parameter.size.name), {.count = parameter.state_elements,
+                                                                  .types = input_.types,
+                                                                  .gradient = parameter.gradient_type(input_.types),
+                                                                  .splits_master = parameter.splits_master}));
   }
   // Reads a weight and writes its columnwise copy, which has about as many bytes.
   double columnwise_copy(std::int64_t bytes) const {

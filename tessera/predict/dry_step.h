@@ -7,13 +7,14 @@
 
 #include "tessera/models/step_options.h"
 #include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/update_policy.h"
 #include "tessera/ops/work.h"
 
 namespace tessera::predict {
 
 struct DryOptions {
   models::StepOptions step;
-  std::shared_ptr<const ops::UpdateRule> rule = ops::make_rule(ops::AdamW{});
+  std::shared_ptr<const ops::UpdatePolicy> update = ops::one_rule(ops::make_rule(ops::AdamW{}));  // not null
   int rank = 0;  // rank whose step is computed
   schedule::StepKind kind = schedule::StepKind::train;
   std::int64_t sequences = 1, seq_len = 1;  // sizes of one microbatch

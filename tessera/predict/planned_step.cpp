@@ -38,7 +38,8 @@ MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const 
     kind.weights += parameter.stored_bytes;
     kind.gradients += shard::bytes_of(parameter.gradient_elements, parameter.gradient_type(own));
     kind.masters += parameter.master_bytes;
-    kind.moments += ops::state_bytes(*options.rule, parameter.state_elements, own.accumulator);
+    kind.moments +=
+        ops::state_bytes(options.update->rule_of(parameter.size.name), parameter.state_elements, own.accumulator);
   }
   for (const LastingBytes* kind : {&memory.dense, &memory.experts}) {
     memory.weights += kind->weights;
@@ -46,6 +47,21 @@ MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const 
     memory.optimizer += kind->masters + kind->moments;
   }
   return memory;
+}
+
+std::vector<RuleBytes> rules_of_rank(const std::vector<PlannedParameter>& parameters, const DryStep& dry,
+                                     const DryOptions& options) {
+  std::vector<RuleBytes> rules;
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    const PlannedParameter& parameter = parameters[id];
+    const shard::ParameterTypes own = shard::types_of(dry.parameters[id], options.step.types);
+    add_to(rules, options.update->rule_of(parameter.size.name),
+           {.count = parameter.state_elements,
+            .types = own,
+            .gradient = parameter.gradient_type(own),
+            .splits_master = parameter.splits_master});
+  }
+  return rules;
 }
 
 void check_schedule(const shard::RankLayout& layout, const StepPlan& step, const schedule::Schedule& schedule) {

@@ -1,6 +1,10 @@
 // Counts the bytes that sums of gradients and the update read and write. The gradient norm reads each gradient once.
 #pragma once
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "tessera/ops/optimizer/update_rule.h"
 #include "tessera/shard/parameter.h"
@@ -30,5 +34,21 @@ inline std::int64_t update_bytes(const ops::UpdateRule& rule, const UpdatedEleme
          shard::bytes_of(elements.count, elements.gradient) +
          (writes_weight ? shard::bytes_of(elements.count, types.model) : 0);
 }
+
+// The parameters of an update rule, and the bytes that the rule stores and moves.
+struct RuleBytes {
+  std::string_view rule;                // UpdateRule::name
+  std::vector<ops::StatePlane> planes;  // the state of an element
+  std::int64_t parameters = 0;          // number of updated elements
+  std::int64_t state = 0;               // bytes of the planes
+  std::int64_t update = 0;              // update_bytes; 0: not counted
+};
+// Adds elements of a parameter to the entry of its rule. Appends an entry for a new rule.
+void add_to(std::vector<RuleBytes>& rules, const ops::UpdateRule& rule, const UpdatedElements& elements);
+// Returns [{"rule", "planes": {name: type}, "parameters", "state_bytes", "update_bytes"}]. The last key is absent if
+// the bytes are not counted.
+nlohmann::ordered_json rules_json(const std::vector<RuleBytes>& rules);
+// Returns a line for each rule.
+std::string rules_text(const std::vector<RuleBytes>& rules);
 
 }  // namespace tessera::predict

@@ -236,6 +236,7 @@ void RunFiles::finish(const RunSummary& summary) {
     json["master_bytes"] = {{"split", masters.split}, {"fp32", masters.whole}};
   }
   add_formats(run, summary, json);
+  json["update_rules"] = predict::rules_json(settings::update_rules_of(run));
   if (run->dropout.hidden > 0) json["hidden_dropout"] = run->dropout.hidden;
   if (run->dropout.embedding > 0) json["embedding_dropout"] = run->dropout.embedding;
   json["reduce_order"] = name_of(run->reduce_order);

@@ -28,6 +28,7 @@
 namespace tessera::settings {
 
 using FormatRules = Written<std::vector<shard::FormatRule>>;
+using NumberRules = Written<std::vector<base::NameRule<double>>>;
 
 enum class Backend { local, mpi, nccl };
 enum class ReduceOrder { sequential, hierarchical };
@@ -96,6 +97,8 @@ struct TrainConfig {
 
   train::LrSchedule rates{.schedule_steps = -1};  // schedule_steps: -1: the value of `steps`
   ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings
+  // By name of a parameter: factors of the learning rate, and weight decays.
+  NumberRules lr_rules, decay_rules;
   Moments moments = Moments::fp32;
   Masters masters = Masters::automatic;
   double clip = 1.0;  // largest norm of the gradient

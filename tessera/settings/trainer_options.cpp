@@ -111,15 +111,26 @@ predict::DryOptions dry_options(const ResolvedRun& run, nn::BlockRecompute recom
   const int last = static_cast<int>(std::max(run->mesh.tp, run->mesh.etp * run->mesh.ep)) - 1;
   const int rank = std::min(last, step.layout.mesh.world_size() - 1);
   return {.step = std::move(step),
-          .rule = run.rule(),
+          .update = run.update(),
           .rank = rank,
           .sequences = run->micro_batch,
           .seq_len = run->seq_len};
 }
 
+std::vector<predict::RuleBytes> update_rules_of(const ResolvedRun& run) {
+  std::vector<predict::RuleBytes> rules;
+  for (const shard::ParameterSpec& spec : run.model()->parameters({})) {
+    const shard::ParameterTypes types = shard::types_of(spec, types_of(run));
+    const std::int64_t elements = layout::matrix_shape(spec.dims).elements();
+    if (spec.trainable) add_to(rules, run.update()->rule_of(spec.name), {.count = elements, .types = types});
+  }
+  for (predict::RuleBytes& rule : rules) rule.update = 0;  // depends on the mesh
+  return rules;
+}
+
 train::TrainerOptions trainer_options(const ResolvedRun& run) {
   models::StepOptions step = step_options(run, nn::BlockRecompute(recompute_choice(run)));
-  return {.step = std::move(step), .rule = run.rule(), .clip = run->clip, .graph = run->cuda_graph};
+  return {.step = std::move(step), .update = run.update(), .clip = run->clip, .graph = run->cuda_graph};
 }
 
 }  // namespace tessera::settings

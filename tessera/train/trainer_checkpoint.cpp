@@ -1,7 +1,11 @@
 #include "tessera/train/trainer_checkpoint.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <bit>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -37,6 +41,8 @@ base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const sh
 void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSource& source) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
   const bool is_counted = !shard::counted_part(parameter).pieces.empty();
+  const bool has_state = source.has_state && parameter.spec.trainable &&
+                         source.has_state(parameter.spec.name, trainer.optimizer().rule_of(id));
   const std::int64_t elements = parameter.state_elements();
   const auto read = [&](const checkpoint::Kind& kind, quant::DType type, void* host) {
     source.read({.name = parameter.spec.name,
@@ -55,7 +61,7 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
   if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
   void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
   for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, void* data) {
-    if (kind.is_state() && !source.has_state) return;
+    if (kind.is_state() && !has_state) return;
     HostView host = view_of(data, type);
     read(kind, type, host.data());
     host.write_back();
@@ -147,9 +153,11 @@ std::vector<checkpoint::Kind> kinds_of(const ops::UpdateRule& rule) {
   return kinds;
 }
 
-// Returns the number of updates whose gradients are in the rule's stored state.
-std::int64_t stored_updates(const checkpoint::CheckpointReader& reader, const ops::UpdateRule& rule) {
-  if (!reader.has_state(kinds_of(rule))) return 0;
+// Returns the number of updates whose gradients are in the rules' stored state.
+std::int64_t stored_updates(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {
+  bool has_state = false;
+  for (const auto& rule : policy.rules) has_state |= reader.has_state(kinds_of(*rule));
+  if (!has_state) return 0;
   const std::int64_t updates = checkpoint::integer_member(reader.state(), "updates", state_of(reader));
   if (updates > reader.step())
     throw InputError("{}: updates: got {}, expected at most {}, the steps of the checkpoint", state_of(reader), updates,
@@ -198,9 +206,27 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   write_checkpoint(folder, contents, *trainer.parallel().world);
 }
 
-void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdateRule& rule) {
+void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {
   stored_scales(reader);
-  stored_updates(reader, rule);
+  stored_updates(reader, policy);
+}
+
+std::vector<std::string> notes_of_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {
+  std::vector<std::set<std::string>> fresh(policy.rules.size());
+  for (const checkpoint::StoredTensor& tensor : reader.manifest().tensors) {
+    const std::size_t rule = policy.update_of(tensor.name, /*decays=*/true).rule;
+    const std::vector<checkpoint::Kind> kinds = kinds_of(*policy.rules[rule]);
+    // The state is that of another rule.
+    if (tensor.kind.is_state() && std::ranges::find(kinds, tensor.kind) == kinds.end()) fresh[rule].insert(tensor.name);
+  }
+  std::vector<std::string> notes;
+  for (std::size_t rule = 0; rule < fresh.size(); ++rule)
+    if (!fresh[rule].empty())
+      notes.push_back(
+          fmt::format("the state of {} starts at zero for {} parameters, such as {}: the checkpoint has "
+                      "their state of another update rule",
+                      policy.rules[rule]->name(), fresh[rule].size(), *fresh[rule].begin()));
+  return notes;
 }
 
 void load_tensors(Trainer& trainer, const TensorSource& source) {
@@ -210,11 +236,13 @@ void load_tensors(Trainer& trainer, const TensorSource& source) {
 }
 
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
-  load_tensors(trainer, {.has_masters = reader.has_master(),
-                         .has_state = reader.has_state(kinds_of(trainer.optimizer().rule())),
-                         .read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); }});
+  load_tensors(trainer,
+               {.has_masters = reader.has_master(),
+                .has_state = [&](const std::string& name,
+                                 const ops::UpdateRule& rule) { return reader.has_state(name, kinds_of(rule)); },
+                .read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); }});
   load_scales(trainer.scales(), *trainer.parallel().compute, reader);
-  trainer.optimizer().set_updates(stored_updates(reader, trainer.optimizer().rule()));
+  trainer.optimizer().set_updates(stored_updates(reader, trainer.optimizer().policy()));
 }
 
 }  // namespace tessera::train

@@ -71,6 +71,11 @@ class ReferenceTraining(unittest.TestCase):
                          "--warmup-steps", "1", "--min-lr", "1e-4")
         self.compare("llama-tiny-odd", 131, [["--gtp", "2"]], "--lr-schedule", "linear", "--warmup-steps", "2", "--min-lr", "1e-4")
 
+    def test_rates_and_decays_by_name(self):
+        """The patterns match names of Tessera and of Hugging Face. The last match counts, and a rule lets norms decay."""
+        self.compare("llama-tiny-odd", 131, [[], ["--tp", "2", "--gtp", "3"], ["--gtp", "2", "--dp", "3"]],
+                     "--lr-rules", "*=2,*norm*=0.5,*embed*=0,*.mlp.down*=0.25", "--decay-rules", "*.1.*=0.3,*norm*=0.7,*.0.*norm*=0")
+
     def test_held_out_losses(self):
         """A replica evaluates more than the 64 micro-batches of one schedule. 403 samples do not divide evenly on any mesh."""
         held_out = self.write_tokens(SCRATCH / "held-out", 131, documents=69, seed=6)

@@ -257,7 +257,7 @@ TEST(MasterValues, LoadedMastersFollowTheRuleOfTies) {
     options.model.num_heads = 8, options.model.num_kv_heads = 4;
     options.split_masters = wire == Format::bf16;
     options.at_end = [&](Trainer& trainer) {
-      load_tensors(trainer, {.has_masters = true, .has_state = false, .read = [](const auto& request, bool) {
+      load_tensors(trainer, {.has_masters = true, .read = [](const auto& request, bool) {
                                const auto count = static_cast<std::size_t>(request.local.size);
                                if (request.dtype == DType::fp32)
                                  std::fill_n(static_cast<float*>(request.data), count, kTie);

@@ -1,22 +1,15 @@
 #include <algorithm>
 #include <type_traits>
-#include <vector>
 
 #include "tessera/ops/optimizer/adamw_element.h"
-#include "tessera/ops/packs.cuh"
-#include "tessera/quant/cuda/vectors.cuh"
+#include "tessera/ops/optimizer/shard_launch.cuh"
+#include "tessera/ops/optimizer/shard_masters.cuh"
+#include "tessera/ops/optimizer/state_words.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
 
-using quant::cuda::block_greatest;
-using quant::cuda::raise;
-using quant::cuda::rounded_to_bfloat16;
-using quant::cuda::warp_greatest;
-
-constexpr int kThreads = 256, kSteps = 4;  // packs per thread; two are loaded together
-// Largest number of shards of a launch. Their arguments are kernel parameters, of which CUDA allows 32,764 bytes.
-constexpr int kShards = 48;
+constexpr int kThreads = kShardThreads, kSteps = kShardSteps;  // two packs of a thread are loaded together
 
 struct Shard {
   void *master, *weight;
@@ -27,14 +20,10 @@ struct Shard {
   std::int64_t count;
   LogicalIndices indices;
   base::PhiloxKey key;
-  bool decays, aligned;
+  int group;
+  bool aligned;
 };
-struct Launch {
-  Shard shards[kShards];
-  std::uint32_t first_block[kShards];  // first block of each shard
-  int count = 0;
-  std::uint32_t blocks = 0;
-};
+using Launch = ShardLaunch<Shard>;
 
 // Returns the number of elements of a pack. A pack of the widest type has the size of one access.
 constexpr int pack_of(std::size_t master, std::size_t gradient, std::size_t weight) {
@@ -51,52 +40,6 @@ struct Range {
   M* __restrict__ exp_avg, * __restrict__ exp_avg_sq;
   std::int64_t count;
 };
-
-// The logical positions of a shard, the key of its bits, and the number of the update.
-struct Rounding {
-  const LogicalIndices& indices;
-  const base::PhiloxKey& key;
-  std::int64_t update;
-};
-
-__device__ __noinline__ std::uint32_t word_of(base::PhiloxKey key, std::int64_t update, std::int64_t index) {
-  return StateBits(key, update).word(index);
-}
-// Writes the words of the four elements of a pack, which begins at element `first` of the shard.
-__device__ __forceinline__ void take_words(const Rounding& rounding, std::int64_t first, std::uint32_t (&words)[4]) {
-  const LogicalIndices& indices = rounding.indices;
-  const std::int64_t index = indices[first];
-  if (index % 4 == 0 && (indices.row == 0 || first % indices.row + 4 <= indices.row)) {
-    const auto q = static_cast<std::uint64_t>(index / 4), u = static_cast<std::uint64_t>(rounding.update);
-    const base::PhiloxCounter all = base::philox({static_cast<std::uint32_t>(q), static_cast<std::uint32_t>(q >> 32),
-                                                  static_cast<std::uint32_t>(u), static_cast<std::uint32_t>(u >> 32)},
-                                                 rounding.key);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) words[k] = all[static_cast<unsigned>(k)];
-    return;
-  }
-#pragma unroll
-  for (int k = 0; k < 4; ++k) words[k] = word_of(rounding.key, rounding.update, indices[first + k]);
-}
-
-// Returns the greater magnitude. NaNs are ignored.
-template <typename A>
-__device__ __forceinline__ void take_magnitude(A& greatest, A value) {
-  const A magnitude = std::fabs(value);
-  greatest = magnitude > greatest ? magnitude : greatest;
-}
-
-// Returns the stored part of a master: the master, or its low half.
-template <typename S, typename A>
-__device__ __forceinline__ S stored_master(A master) {
-  if constexpr (std::is_same_v<S, A>) {
-    return master;
-  } else {
-    S low;
-    low.bits = low_half(master);
-    return low;
-  }
-}
 
 // Returns the greatest magnitude of the updated masters.
 template <bool kWhole, typename A, typename S, typename M, typename G, typename W>
@@ -161,84 +104,35 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
   return greatest;
 }
 
-// Returns the greatest magnitude of masters that are not updated.
-template <int N, typename A>
-__device__ __forceinline__ A greatest_master(const A* master, std::int64_t start, std::int64_t count) {
-  A greatest = 0;
-#pragma unroll 1
-  for (int step = 0; step < kSteps; ++step) {
-    const Pack<A, N> pack = load_pack<false, N>(master, start + step * kThreads * N, count);
-#pragma unroll
-    for (int k = 0; k < N; ++k) take_magnitude(greatest, pack[k]);
-  }
-  return greatest;
-}
-
-// Raises the amax of each matrix of a stack that the block touches. Each thread reads the masters that it updated. The
-// function is not inlined, because its registers would lower the number of resident blocks.
-template <int N, typename A>
-__device__ __noinline__ void raise_amaxes(const Shard& shard, const A* master, std::int64_t start) {
-#pragma unroll 1
-  for (int step = 0; step < kSteps; ++step) {
-    const std::int64_t first = start + step * kThreads * N;
-    const Pack<A, N> pack = load_pack<false, N>(master, first, shard.count);  // 0 behind the shard
-    const std::int64_t at = shard.amax_offset + first, matrix = at / shard.amax_elements;
-    const std::int64_t of_first_lane = __shfl_sync(~0u, matrix, 0);  // every lane calls it
-    if (__all_sync(~0u, matrix == of_first_lane && at + N <= (matrix + 1) * shard.amax_elements)) {
-      A greatest = 0;
-#pragma unroll
-      for (int k = 0; k < N; ++k) take_magnitude(greatest, pack[k]);
-      const float of_warp = warp_greatest(static_cast<float>(greatest));
-      if (threadIdx.x % kWarp == 0) raise(shard.amax + matrix, rounded_to_bfloat16(of_warp));
-    } else {
-#pragma unroll 1
-      for (int k = 0; k < N; ++k)
-        raise(shard.amax + (at + k) / shard.amax_elements, rounded_to_bfloat16(static_cast<float>(std::fabs(pack[k]))));
-    }
-  }
-}
-
 template <typename A, typename S, typename M, typename G, typename W>
 __global__ void __launch_bounds__(kThreads)
-    update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ steps,
+    update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ groups,
                   const Clip* __restrict__ clip) {
   __shared__ float scratch[kThreads / kWarp];
   const bool is_update = clip == nullptr || clip->applies != 0;
-  int low = 0, high = launch.count;  // binary search for the last shard whose first block is at or before this block
-  while (low + 1 < high) {
-    const int middle = (low + high) / 2;
-    (launch.first_block[middle] <= blockIdx.x ? low : high) = middle;
-  }
+  const int low = launch.shard_of_block();
   const Shard& shard = launch.shards[low];
   if (!is_update && shard.amax == nullptr) return;
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kTile = kThreads * kSteps * N;
   const std::int64_t begin = std::int64_t{blockIdx.x - launch.first_block[low]} * kTile;
-  const TypedScalars<A> scalars(*steps, clip == nullptr ? 1.0 : clip->factor, shard.decays);
+  const StepScalars& of_group = groups[shard.group];
+  const TypedScalars<A> scalars(of_group, clip == nullptr ? 1.0 : clip->factor);
   const Range<A, S, M, G, W> range{.master = static_cast<S*>(shard.master),
                                    .weight = static_cast<W*>(shard.weight),
                                    .gradient = static_cast<const G*>(shard.gradient),
                                    .exp_avg = static_cast<M*>(shard.exp_avg),
                                    .exp_avg_sq = static_cast<M*>(shard.exp_avg_sq),
                                    .count = shard.count};
-  const Rounding rounding{.indices = shard.indices, .key = shard.key, .update = steps->number};
+  const Rounding rounding{.indices = shard.indices, .key = shard.key, .update = of_group.number};
   const std::int64_t start = begin + std::int64_t{threadIdx.x} * N;
   const bool is_whole = shard.aligned && begin + kTile <= shard.count;
   A greatest = 0;
   if (is_update)
     greatest = is_whole ? update_packs<true>(scalars, range, rounding, start)
                         : update_packs<false>(scalars, range, rounding, start);
-  if constexpr (std::is_same_v<S, A>) {  // split masters have no amax
-    if (shard.amax == nullptr) return;
-    if (!is_update) greatest = greatest_master<N>(range.master, start, range.count);
-    std::int64_t matrix = 0;
-    if (shard.amax_elements != 0) {
-      const std::int64_t first = shard.amax_offset + begin, end = shard.amax_offset + min(begin + kTile, shard.count);
-      matrix = first / shard.amax_elements;
-      if (end > (matrix + 1) * shard.amax_elements) return raise_amaxes<N>(shard, range.master, start);
-    }
-    const float of_block = block_greatest(static_cast<float>(greatest), scratch);
-    if (threadIdx.x == 0) raise(shard.amax + matrix, rounded_to_bfloat16(of_block));
-  }
+  if constexpr (std::is_same_v<S, A>)  // split masters have no amax
+    if (shard.amax != nullptr)
+      raise_amax_of_block<N>(shard, range.master, begin, is_update ? &greatest : nullptr, scratch);
 }
 
 struct Types {
@@ -264,21 +158,20 @@ bool all_aligned(const UpdateShard& b, const Types& types, const void* weight) {
 
 void append(Launch& launch, const UpdateShard& b, const Types& types) {
   void* weight = b.weight == b.master ? nullptr : b.weight;
-  launch.shards[launch.count] = {.master = b.master,
-                                 .weight = weight,
-                                 .gradient = b.gradient,
-                                 .exp_avg = b.planes[0],
-                                 .exp_avg_sq = b.planes[1],
-                                 .amax = b.amax,
-                                 .amax_elements = b.amax_elements,
-                                 .amax_offset = b.amax_offset,
-                                 .count = b.count,
-                                 .indices = b.indices,
-                                 .key = b.rounding_key,
-                                 .decays = b.decays,
-                                 .aligned = all_aligned(b, types, weight)};
-  launch.first_block[launch.count++] = launch.blocks;
-  launch.blocks += blocks_for(b.count, kThreads * kSteps * pack_of(types));
+  launch.append({.master = b.master,
+                 .weight = weight,
+                 .gradient = b.gradient,
+                 .exp_avg = b.planes[0],
+                 .exp_avg_sq = b.planes[1],
+                 .amax = b.amax,
+                 .amax_elements = b.amax_elements,
+                 .amax_offset = b.amax_offset,
+                 .count = b.count,
+                 .indices = b.indices,
+                 .key = b.rounding_key,
+                 .group = b.group,
+                 .aligned = all_aligned(b, types, weight)},
+                blocks_for(b.count, kThreads * kSteps * pack_of(types)));
 }
 
 void run(const Launch& launch, const Types& types, const StepScalars* scalars, const Clip* clip,
@@ -310,28 +203,14 @@ void run(const Launch& launch, const Types& types, const StepScalars* scalars, c
 
 void adamw(std::span<const UpdateShard> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream,
            bool has_bf16_moments) {
-  std::vector<Types> kinds;
   for (const UpdateShard& shard : shards) {
     check_shard(shard, 2);
     if (has_bf16_moments && shard.master_type != quant::DType::fp32)
       base::fail("adamw: expected masters in fp32 for moments in bf16");
-    const Types types = types_of(shard, has_bf16_moments);
-    if (std::find(kinds.begin(), kinds.end(), types) == kinds.end()) kinds.push_back(types);
   }
-  for (const Types& types : kinds) {
-    Launch launch;
-    const auto flush = [&] {
-      if (launch.blocks > 0) run(launch, types, scalars, clip, stream);
-      launch.count = 0;
-      launch.blocks = 0;
-    };
-    for (const UpdateShard& shard : shards) {
-      if (shard.count == 0 || types_of(shard, has_bf16_moments) != types) continue;
-      if (launch.count == kShards) flush();
-      append(launch, shard, types);
-    }
-    flush();
-  }
+  launch_by_types<Launch>(
+      shards, [&](const UpdateShard& shard) { return types_of(shard, has_bf16_moments); }, append,
+      [&](const Launch& launch, const Types& types) { run(launch, types, scalars, clip, stream); });
 }
 
 }  // namespace tessera::ops::cuda

@@ -12,6 +12,7 @@
 #include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/settings.h"
+#include "tessera/settings/text/number_rules.h"
 #include "tessera/settings/text/step_times.h"
 
 namespace tessera::settings {
@@ -142,6 +143,9 @@ inline void read(const std::string& text, const std::string& where, Budget& to) 
 inline void read(const std::string& text, const std::string& where, std::vector<shard::FormatRule>& to) {
   to = shard::parse_format_rules(text, where);
 }
+inline void read(const std::string& text, const std::string& where, std::vector<base::NameRule<double>>& to) {
+  to = parse_number_rules(text, where);
+}
 inline void read(const std::string& text, const std::string& where, std::map<std::int64_t, int>& to) {
   to = parse_step_times(text, where);
 }
@@ -245,7 +249,7 @@ constexpr Field field() {
           },
           .is_list = is_list,
           .is_switch = std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>,
-          .may_be_empty = std::is_same_v<T, FormatRules>};
+          .may_be_empty = std::is_same_v<T, FormatRules> || std::is_same_v<T, NumberRules>};
 }
 
 }  // namespace tessera::settings

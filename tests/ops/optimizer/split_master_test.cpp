@@ -151,7 +151,7 @@ struct OwnShard {
 
 // Moves every second master so that this update makes it a tie. `shard` holds the state before the update.
 std::int64_t place_before_ties(const StepScalars& of_step, OwnShard& shard, std::mt19937& random) {
-  const TypedScalars<float> scalars(of_step, 1, true);
+  const TypedScalars<float> scalars(of_step, 1);
   std::int64_t ties = 0;
   const std::size_t count = shard.masters.size();
   for (std::size_t i = 0; i < count; i += 2) {
