@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tessera/base/error.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
 
@@ -22,6 +23,17 @@ void check_shard(const UpdateShard& shard, std::size_t planes) {
   TESSERA_CHECK(shard.weight != shard.master || shard.weight == nullptr || shard.weight_type == shard.master_type,
                 "update: the weight shares the master's memory, expected one type, got weight {} and master {}",
                 name_of(shard.weight_type), name_of(shard.master_type));
+}
+
+// The matrices that the shard touches are the rows of one matrix whose tiles are rows.
+void raise_amaxes(const UpdateShard& shard) {
+  const std::int64_t begin = shard.amax_offset, end = begin + shard.count;
+  const std::int64_t elements = shard.amax_elements == 0 ? end : shard.amax_elements;
+  if (begin == end) return;
+  const std::int64_t matrices = (end + elements - 1) / elements;
+  quant::take_amaxes({shard.master, shard.master_type}, {.rows = matrices, .cols = elements},
+                     {.rows = 1, .cols = elements}, {.begin = begin, .end = end},
+                     {shard.amax, static_cast<std::size_t>(matrices)});
 }
 
 std::int64_t state_bytes(const UpdateRule& rule, std::int64_t elements, quant::DType master) {
