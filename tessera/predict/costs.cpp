@@ -49,6 +49,14 @@ std::vector<shard::Domain>::const_iterator domain_of(const shard::RankLayout& la
   return domain;
 }
 
+// Returns the number of ranks of a group that exchanges matrices (MatrixExchange), or 0 for another group.
+std::int64_t ranks_of_matrices(const shard::RankLayout& layout, const std::string& group) {
+  for (const mesh::Transfer transfer : {mesh::Transfer::matrices, mesh::Transfer::replica_matrices})
+    if (group == name_of(transfer))
+      return layout.mesh.size(role_of(layout.mesh, layout.domains.front(), transfer).axes);
+  return 0;
+}
+
 // Computes the seconds of operators on one rank.
 class Operators {
  public:
@@ -215,6 +223,7 @@ class Placer {
   // Returns the number of ranks in this rank's group with this name. The group may have fewer ranks than places.
   std::int64_t ranks_of(const std::string& group) const {
     if (group == schedule::kCastGroup) return input_.world_size();
+    if (const std::int64_t ranks = ranks_of_matrices(input_.layout, group)) return ranks;
     const auto domain = domain_of(input_.layout, group) - input_.layout.domains.begin();
     return dry_.compute_ranks[static_cast<std::size_t>(domain)];
   }
@@ -230,6 +239,8 @@ class Placer {
     // Pieces are pushed like weights.
     const bool is_piece = schedule::is_piece_op(event.op);
     const MachineLink& link = is_piece ? input_.machine.link(ranks) : input_.machine.collective_link(ranks);
+    if (schedule::is_of_matrices(event))
+      return link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
     const double received = is_piece ? given : event.op == "all_gather" ? others * given : others / all * given;
@@ -257,6 +268,7 @@ double seconds_of(const MachineLink& link, double received) {
 
 int ranks_of_group(const shard::RankLayout& layout, const std::string& group) {
   if (group == schedule::kCastGroup) return layout.mesh.world_size();
+  if (const std::int64_t ranks = ranks_of_matrices(layout, group)) return static_cast<int>(ranks);
   return layout.mesh.size(domain_of(layout, group)->compute);
 }
 

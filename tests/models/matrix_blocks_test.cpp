@@ -1,5 +1,5 @@
 // The matrices of the parameters are the matrices of a Hugging Face folder.
-#include "tessera/shard/matrix_blocks.h"
+#include "tessera/shard/matrices/matrix_blocks.h"
 
 #include <gtest/gtest.h>
 

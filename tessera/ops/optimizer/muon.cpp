@@ -71,7 +71,7 @@ double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t cols) {
   return scale == MuonScale::moonshot ? 0.2 * std::sqrt(std::max(a, b)) : std::sqrt(std::max(1.0, a / b));
 }
 
-std::shared_ptr<const MatrixRule> make_rule(const Muon& options) {
+std::shared_ptr<const MatrixRule> make_matrix_rule(const Muon& options) {
   return std::make_shared<MuonRule>(options);
 }
 

@@ -30,7 +30,7 @@ struct Muon {
 double muon_scale(MuonScale scale, std::int64_t rows, std::int64_t cols);
 // Returns the rule with the state plane momentum, in the type of the master or in bf16. A momentum in bf16 needs
 // masters in fp32; planes() throws Error for other masters.
-std::shared_ptr<const MatrixRule> make_rule(const Muon& options);
+std::shared_ptr<const MatrixRule> make_matrix_rule(const Muon& options);
 
 // The numbers that change from update to update. They are computed in fp64. The kernels round each number, and the
 // product of rate and UpdateShard::factor, once to the arithmetic type.

@@ -106,7 +106,7 @@ void newton_schulz(const MatrixBatch& batch, int steps) {
     using T = decltype(element);
     Iterations<T> iterations(batch.rows, batch.cols);
     for (std::int64_t i = 0; i < batch.count; ++i) {
-      const std::int64_t first = i * batch.rows * batch.cols;
+      const std::int64_t first = i * (batch.stride > 0 ? batch.stride : batch.rows * batch.cols);
       const T* const u = static_cast<const T*>(batch.u) + first;
       iterations.run(u, static_cast<T*>(batch.x) + first, norm_of(u, batch.rows, batch.cols, batch.type), steps);
     }

@@ -21,11 +21,12 @@ inline constexpr double kMinMatrixNorm = 1e-7;
 // smaller and n the larger dimension.
 double newton_schulz_flops(std::int64_t rows, std::int64_t cols, int steps);
 
-// Matrices of one shape. u and x are dense [count, rows, cols] of `type`, which is bf16, fp32 or fp64.
+// Matrices of one shape. u and x are [count, rows, cols] of `type`, which is bf16, fp32 or fp64. Each matrix is dense.
 struct MatrixBatch {
   const void* u = nullptr;
   void* x = nullptr;  // receives the results; may equal `u`
   std::int64_t count = 1, rows = 0, cols = 0;
+  std::int64_t stride = 0;  // elements between the starts of two matrices, at least rows * cols; 0: rows * cols
   quant::DType type = quant::DType::fp32;
 };
 

@@ -40,7 +40,7 @@ int run(DType type, std::int64_t rows, std::int64_t cols, int updates, double lr
   const DType accumulator = type == DType::fp64 ? DType::fp64 : DType::fp32;
   const std::int64_t count = rows * cols;
   Matrix master(accumulator, count), gradient(accumulator, count), momentum(accumulator, count), x(type, count);
-  const auto rule = ops::make_rule(options);
+  const auto rule = ops::make_matrix_rule(options);
   std::vector<std::byte> scalars(rule->scalar_bytes());
   const ops::Clip clip;
   if (!master.read()) return 2;

@@ -201,10 +201,10 @@ TEST(Muon, HasTheScalesOfTorch) {
 
 TEST(Muon, RefusesWhatItCannotUpdate) {
   EXPECT_THROW(muon_scalars({}, 0.1, 0), Error);
-  EXPECT_THROW(make_rule(Muon{.has_bf16_momentum = true})->planes(quant::DType::fp64), Error);
+  EXPECT_THROW(make_matrix_rule(Muon{.has_bf16_momentum = true})->planes(quant::DType::fp64), Error);
   EXPECT_THROW(check_shard(DirectionShard{.count = -1}), Error);
   EXPECT_THROW(check_shard(DirectionShard{.count = 1}), Error);
-  EXPECT_NE(make_rule(Muon{})->matrix_rule(), nullptr);
+  EXPECT_NE(make_matrix_rule(Muon{})->matrix_rule(), nullptr);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tessera/train/update/matrix_ranks.h"
+#include "tessera/shard/matrices/matrix_ranks.h"
 
 #include <algorithm>
 #include <map>
@@ -8,7 +8,7 @@
 
 #include "tessera/base/error.h"
 
-namespace tessera::train {
+namespace tessera::shard {
 namespace {
 
 // The ranks of one list of candidates, by sum and then by rank.
@@ -63,4 +63,4 @@ std::vector<int> MatrixRanks::assign(std::span<const MatrixWork> bucket) {
   return ranks;
 }
 
-}  // namespace tessera::train
+}  // namespace tessera::shard

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-namespace tessera::train {
+namespace tessera::shard {
 
 // A matrix of a bucket. `candidates` are the ranks that store a part of the matrix's state, in ascending order.
 struct MatrixWork {
@@ -30,4 +30,4 @@ class MatrixRanks {
   std::vector<double> sums_;
 };
 
-}  // namespace tessera::train
+}  // namespace tessera::shard

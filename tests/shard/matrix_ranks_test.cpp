@@ -1,4 +1,4 @@
-#include "tessera/train/update/matrix_ranks.h"
+#include "tessera/shard/matrices/matrix_ranks.h"
 
 #include <gtest/gtest.h>
 
@@ -8,10 +8,15 @@
 #include <vector>
 
 #include "tessera/base/error.h"
-#include "tessera/ops/optimizer/newton_schulz.h"
 
-namespace tessera::train {
+namespace tessera::shard {
 namespace {
+
+// The operations of five Newton-Schulz steps.
+double flops_of(std::int64_t rows, std::int64_t cols) {
+  const auto m = static_cast<double>(std::min(rows, cols)), n = static_cast<double>(std::max(rows, cols));
+  return 5 * (4 * m * m * n + 2 * m * m * m);
+}
 
 struct MatrixSize {
   std::int64_t rows, cols;
@@ -43,7 +48,7 @@ std::vector<std::vector<MatrixWork>> buckets_of(const ModelShapes& model, std::s
   for (int layer = 0; layer < model.layers; ++layer)
     for (const MatrixSize& size : model.layer)
       buckets[static_cast<std::size_t>(layer * model.buckets / model.layers)].push_back(
-          {ops::newton_schulz_flops(size.rows, size.cols, 5), candidates});
+          {flops_of(size.rows, size.cols), candidates});
   return buckets;
 }
 
@@ -116,4 +121,4 @@ TEST(MatrixRanks, RefusesMatricesWithoutValidCandidates) {
 }
 
 }  // namespace
-}  // namespace tessera::train
+}  // namespace tessera::shard

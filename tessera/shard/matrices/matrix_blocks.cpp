@@ -1,4 +1,4 @@
-#include "tessera/shard/matrix_blocks.h"
+#include "tessera/shard/matrices/matrix_blocks.h"
 
 #include <fmt/format.h>
 
