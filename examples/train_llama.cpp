@@ -45,7 +45,7 @@ double train_and_save(comm::World& world, const models::ModelConfig& model, cons
       world,
       {.step = {.build = [&](const nn::Context& context) { return model.build(context, {.max_positions = kLength}); },
                 .layout = nn::rank_layout({.gtp = kRanks})},
-       .rule = ops::make_rule(ops::AdamW{.weight_decay = 0.0})});
+       .update = ops::one_rule(ops::make_rule(ops::AdamW{.weight_decay = 0.0}))});
   train::set_initial_values(trainer.runtime(), 7);
   double loss = 0;
   for (int step = 0; step < kSteps; ++step) {

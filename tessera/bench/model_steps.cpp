@@ -68,7 +68,7 @@ TimedModel timed_model(const settings::ResolvedRun& run, const predict::Machine&
   const predict::CostInput input{.machine = machine,
                                  .layout = timed.options.step.layout,
                                  .types = timed.options.step.types,
-                                 .rule = *timed.options.rule};
+                                 .update = *timed.options.update};
   timed.costs = event_costs(input, timed.step, timed.step.trace(timed.microbatches), timed.parameters).costs;
   timed.equal_ranks = are_ranks_equal(timed.options, timed.step);
   return timed;

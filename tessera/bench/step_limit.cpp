@@ -185,7 +185,7 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
         options.step.layout.mesh, options.step.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
     const shard::ParameterTypes& types = shard::types_of(spec, options.step.types);
     const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.step.types, cuts, place);
-    bytes += predict::update_bytes(*options.rule, updated, types, gradient);
+    bytes += predict::update_bytes(options.update->rule_of(spec.name), updated, types, gradient);
     // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;

@@ -95,17 +95,31 @@ const StoredTensor& CheckpointReader::tensor(const std::string& name, const Kind
   return *found;
 }
 
+bool CheckpointReader::has_planes(const std::string& name, const std::vector<Kind>& planes) const {
+  const Kind *present = nullptr, *missing = nullptr;
+  for (const Kind& plane : planes) (find(name, plane) != nullptr ? present : missing) = &plane;
+  if (present != nullptr && missing != nullptr)
+    throw InputError("{}: '{}' has {} but not {}: expected the whole state of its update rule, or no state",
+                     folder_.string(), name, present->name(), missing->name());
+  return present != nullptr;
+}
+
 bool CheckpointReader::has_state(const std::vector<Kind>& planes) const {
   bool any = false;
-  for (const StoredTensor& tensor : manifest_.tensors) {
-    if (std::ranges::find(planes, tensor.kind) == planes.end()) continue;
-    any = true;
-    for (const Kind& other : planes)
-      if (find(tensor.name, other) == nullptr)
-        throw InputError("{}: '{}' has {} but not {}: expected the whole state of its update rule, or no state",
-                         folder_.string(), tensor.name, tensor.kind.name(), other.name());
-  }
+  for (const StoredTensor& tensor : manifest_.tensors)
+    if (tensor.kind == Kind::weight && has_planes(tensor.name, planes)) any = true;
   return any;
+}
+
+bool CheckpointReader::has_state(const std::string& name, const std::vector<Kind>& planes) const {
+  if (has_planes(name, planes)) return true;
+  const bool has_other_state = std::ranges::any_of(
+      manifest_.tensors, [&](const StoredTensor& tensor) { return tensor.name == name && tensor.kind.is_state(); });
+  const auto has_plane = [&](const StoredTensor& tensor) {
+    return std::ranges::find(planes, tensor.kind) != planes.end();
+  };
+  // A parameter without any state is then an error of read().
+  return !has_other_state && std::ranges::any_of(manifest_.tensors, has_plane);
 }
 
 bool CheckpointReader::has_master() const {

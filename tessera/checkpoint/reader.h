@@ -43,6 +43,10 @@ class CheckpointReader {
   // convert` has no state. A run that starts from such a checkpoint begins with state of zero and counts updates
   // from 1. Throws InputError if a weight has only some of the planes.
   bool has_state(const std::vector<Kind>& planes) const;
+  // Returns whether a run that updates this parameter by a rule with these planes loads them from the checkpoint.
+  // False: the parameter has the state of another rule, or no parameter has such planes. Throws InputError if the
+  // parameter has only some of the planes.
+  bool has_state(const std::string& name, const std::vector<Kind>& planes) const;
   // Returns whether the checkpoint has fp32 (or fp64) master weights besides the weights.
   bool has_master() const;
 
@@ -60,6 +64,9 @@ class CheckpointReader {
   std::string hash(const StoredTensor& tensor) const;
 
  private:
+  // Returns whether the parameter has all planes. Throws InputError if it has only some of them.
+  bool has_planes(const std::string& name, const std::vector<Kind>& planes) const;
+
   const SafetensorsFile& open(std::int64_t file) const;
   // Reads a tensor of another type than the request's.
   void read_converted(const StoredTensor& stored, const LoadTensor& request) const;

@@ -52,11 +52,10 @@ std::vector<std::string> load_initial_weights(train::Trainer& trainer, const fs:
   NonFiniteCounts found;
   checkpoint::run_together(world, "--init", [&](const std::stop_token&) {
     HfWeights weights(folder);
-    train::load_tensors(
-        trainer,
-        {.has_masters = true, .has_state = false, .read = [&](const checkpoint::LoadTensor& request, bool is_counted) {
-           weights.read(request, is_counted);
-         }});
+    train::load_tensors(trainer,
+                        {.has_masters = true, .read = [&](const checkpoint::LoadTensor& request, bool is_counted) {
+                           weights.read(request, is_counted);
+                         }});
     found = weights.non_finite();
   });
   std::vector<std::int64_t> numbers = found.numbers();

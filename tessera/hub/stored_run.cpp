@@ -76,7 +76,7 @@ json stored_state_of(const checkpoint::CheckpointReader& reader) {
     throw InputError("{}: step: got {}, expected at most {:.0f}", where, reader.step(), last);
   if (!reader.state().is_null() && !reader.state().is_object())
     throw InputError("{}: state: got {}, expected an object", where, base::shown(reader.state()));
-  train::check_state(reader, *settings::update_rule({}));
+  train::check_state(reader, *ops::one_rule(ops::make_rule(ops::AdamW{})));
   return reader.state().is_null() ? json::object() : reader.state();
 }
 

@@ -182,17 +182,23 @@ ordered_json parameters_of(const predict::DryOptions& options) {
   std::vector<std::vector<RankInDomain>> by_domain;
   for (std::size_t domain = 0; domain < options.step.layout.domains.size(); ++domain)
     by_domain.push_back(ranks_in(options, domain));
-  // Key: a parameter without its name; value: its place in `parameters`.
-  std::vector<std::pair<shard::ParameterSpec, std::size_t>> known;
+  struct Known {
+    shard::ParameterSpec spec;  // without its name
+    const ops::UpdateRule* rule = nullptr;
+    std::size_t place = 0;  // in `parameters`
+  };
+  std::vector<Known> known;
   ordered_json parameters = ordered_json::array();
   for (shard::ParameterSpec spec : dry_step(options).parameters) {
     const std::string name = std::exchange(spec.name, {});
-    const auto found = std::ranges::find(known, spec, &std::pair<shard::ParameterSpec, std::size_t>::first);
+    const ops::UpdateRule& rule = options.update->rule_of(name);
+    const auto found =
+        std::ranges::find_if(known, [&](const Known& other) { return other.spec == spec && other.rule == &rule; });
     if (found != known.end()) {
-      parameters.push_back(parameters[found->second]);
+      parameters.push_back(parameters[found->place]);
     } else {
-      known.emplace_back(spec, parameters.size());
-      ParameterRanks ranks(spec, shard::types_of(spec, options.step.types), *options.rule);
+      known.push_back({spec, &rule, parameters.size()});
+      ParameterRanks ranks(spec, shard::types_of(spec, options.step.types), rule);
       for (const RankInDomain& rank : by_domain[static_cast<std::size_t>(spec.domain)])
         ranks.add(rank.cuts, rank.place);
       parameters.push_back(ranks.json());

@@ -135,7 +135,7 @@ predict::CostInput cost_input_of(const StepPlanRequest& request, const predict::
   return {.machine = request.machine,
           .layout = options.step.layout,
           .types = types_of(request.run),
-          .rule = *options.rule,
+          .update = *options.update,
           .expert_load = std::min(request.expert_load, static_cast<double>(request.run->mesh.ep)),
           .ranks = request.replica ? request.replica->ranks : 0};
 }

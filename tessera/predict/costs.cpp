@@ -81,9 +81,11 @@ class Operators {
       bytes += shard::bytes_of(parameter.state_elements, parameter.gradient_type(input_.types));
     return moves(bytes);
   }
+  // Returns the seconds of products in the model's type.
+  double product(double flops) const { return flops / (flops_ * input_.machine.gemm_efficiency); }
   double update(const PlannedParameter& parameter) const {
-    return moves(
-        update_bytes(input_.rule, parameter.state_elements, input_.types, parameter.gradient_type(input_.types)));
+    return moves(update_bytes(input_.update.rule_of(parameter.size.name), parameter.state_elements, input_.types,
+                              parameter.gradient_type(input_.types)));
   }
   // Reads a weight and writes its columnwise copy, which has about as many bytes.
   double columnwise_copy(std::int64_t bytes) const {
@@ -197,6 +199,21 @@ class Placer {
       if (parameter.state_elements == 0) continue;  // a backward weight has no state
       add(updated, operators_.update(parameter), "update " + parameter.size.name);
     }
+    iterate();
+  }
+
+  // Adds the computation with whole matrices before their scatters. Without other ranks there are no scatters; the
+  // computation then precedes the first publish event.
+  void iterate() {
+    auto flops = dry_.matrix_flops.begin();
+    std::size_t first_publish = trace_.size();
+    for (std::size_t at = 0; at < trace_.size(); ++at) {
+      if (trace_[at].kind == EventKind::publish) first_publish = std::min(first_publish, at);
+      if (trace_[at].kind == EventKind::comm && trace_[at].op == schedule::kScatterMatricesOp)
+        add(at, operators_.product(*flops++), "matrices");
+    }
+    for (; flops != dry_.matrix_flops.end() && first_publish < trace_.size(); ++flops)
+      add(first_publish, operators_.product(*flops), "matrices");
   }
 
   // Returns whether compute hands over a weight or a gradient at this event: to a transfer or from a transfer.

@@ -19,7 +19,7 @@ struct CostInput {
   const Machine& machine;
   const shard::RankLayout& layout;
   shard::ParameterTypes types;
-  const ops::UpdateRule& rule;
+  const ops::UpdatePolicy& update;
   double expert_load = 1;  // number of rows of the busiest owner of experts, divided by the mean
   std::int64_t ranks = 0;  // number of ranks of the run if `layout` describes only one replica; 0: those of `layout`
 

@@ -39,13 +39,15 @@ MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const 
     kind.weights += parameter.stored_bytes;
     kind.gradients += shard::bytes_of(parameter.gradient_elements, parameter.gradient_type(own));
     kind.masters += own.model != own.accumulator ? state : 0;
-    kind.moments += ops::state_bytes(*options.rule, parameter.state_elements, own.accumulator);
+    kind.moments +=
+        ops::state_bytes(options.update->rule_of(parameter.size.name), parameter.state_elements, own.accumulator);
   }
   for (const LastingBytes* kind : {&memory.dense, &memory.experts}) {
     memory.weights += kind->weights;
     memory.gradients += kind->gradients;
     memory.optimizer += kind->masters + kind->moments;
   }
+  memory.optimizer += dry.matrix_buffers;
   return memory;
 }
 

@@ -87,7 +87,7 @@ struct MatrixExchange {
   const char* op = schedule::kGatherMatricesOp;
   int ranks = 1;           // of the group
   std::int64_t bytes = 0;  // the most bytes that a rank receives
-  // What this rank moves. Null in a dry run.
+  // The elements that this rank moves, and its memory. Null in a dry run.
   const comm::Redistribution* redistribution = nullptr;
   const void* source = nullptr;
   void* target = nullptr;

@@ -9,6 +9,7 @@
 #include "tessera/settings/resolve/graph_checks.h"
 #include "tessera/settings/resolve/run_limits.h"
 #include "tessera/settings/resolve/tp_tokens.h"
+#include "tessera/settings/resolve/update_rules.h"
 #include "tessera/settings/run_mesh.h"
 #include "tessera/settings/text/values.h"
 
@@ -94,6 +95,7 @@ TrainConfig resolve_settings(TrainConfig config) {
   if (config.rates.schedule_steps < 0) config.rates.schedule_steps = config.steps;
   if (!config.grad_wire) config.grad_wire = config.dtype;
   check_types(config);
+  check_muon(config);
   check_rates(config);
   check_dependants(config);
   check_graph(config);
@@ -118,6 +120,7 @@ TrainConfig resolve_model(TrainConfig config, const models::ModelConfig& model) 
   if (config.mesh.has_unused_places()) check_reduced_groups(config);
   if (config.expert_bias_rate < 0) config.expert_bias_rate = sizes.has_router_bias ? 0.001 : 0.0;
   check_formats(config, model);
+  check_update_rules(config, model);
   complete_recipe(config.formats);
   return config;
 }

@@ -8,6 +8,7 @@
 #include "tessera/settings/resolve.h"
 #include "tessera/settings/resolve/graph_checks.h"
 #include "tessera/settings/resolve/run_limits.h"
+#include "tessera/settings/resolve/update_rules.h"
 #include "tessera/settings/shares.h"
 
 namespace tessera::settings {
@@ -69,27 +70,22 @@ ResolvedRun resolve(TrainConfig settings, models::ModelConfigPtr model, Use use,
     if (settings.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
     check_graph(settings);
   }
-  std::shared_ptr<const ops::UpdateRule> rule = update_rule(settings);
-  return {std::move(settings), std::move(model), std::move(rule)};
+  auto update = std::make_shared<const ops::UpdatePolicy>(update_policy(settings, *model));
+  return {std::move(settings), std::move(model), std::move(update)};
 }
 
-std::shared_ptr<const ops::UpdateRule> update_rule(const TrainConfig& settings) {
-  ops::AdamW options = settings.adamw;
-  options.has_bf16_moments = settings.moments == Moments::bf16;
-  return ops::make_rule(options);
-}
-
-ResolvedRun::ResolvedRun(TrainConfig stored, models::ModelConfigPtr model, std::shared_ptr<const ops::UpdateRule> rule)
+ResolvedRun::ResolvedRun(TrainConfig stored, models::ModelConfigPtr model,
+                         std::shared_ptr<const ops::UpdatePolicy> update)
     : stored_(std::move(stored)),
       model_(std::move(model)),
       mesh_(mesh_of(stored_.mesh, /*has_experts=*/model_->sizes().num_experts > 0)),
-      rule_(std::move(rule)) {}
+      update_(std::move(update)) {}
 
 template <typename Change>
 ResolvedRun ResolvedRun::with(const Change& change) const {
   TrainConfig changed = stored_;
   change(changed);
-  return {std::move(changed), model_, rule_};
+  return {std::move(changed), model_, update_};
 }
 
 bool ResolvedRun::overlaps_tp() const {
@@ -106,11 +102,11 @@ std::int64_t ResolvedRun::microbatches() const {
 }
 
 ResolvedRun ResolvedRun::alone() const {
-  return {settings::alone(stored_), model_, rule_};
+  return {settings::alone(stored_), model_, update_};
 }
 
 ResolvedRun ResolvedRun::on(const nn::MeshDegrees& degrees) const {
-  return {settings::on(stored_, degrees), model_, rule_};
+  return {settings::on(stored_, degrees), model_, update_};
 }
 
 ResolvedRun ResolvedRun::without(UnusedPlaces unused) const {
@@ -135,8 +131,8 @@ ResolvedRun ResolvedRun::with_lookup(Lookup lookup) const {
   return with([&](TrainConfig& config) { config.embedding = lookup; });
 }
 
-ResolvedRun ResolvedRun::with_rule(std::shared_ptr<const ops::UpdateRule> rule) const {
-  return {stored_, model_, std::move(rule)};
+ResolvedRun ResolvedRun::with_update(std::shared_ptr<const ops::UpdatePolicy> update) const {
+  return {stored_, model_, std::move(update)};
 }
 
 ResolvedRun ResolvedRun::on_gpus() const {

@@ -8,6 +8,7 @@
 #include "tessera/data/sampler.h"
 #include "tessera/models/model_config.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/ops/optimizer/update_policy.h"
 #include "tessera/settings/config.h"
 #include "tessera/settings/resolve/batch.h"
 #include "tessera/settings/resolve/formats.h"
@@ -33,8 +34,8 @@ class ResolvedRun {
   const TrainConfig* operator->() const { return &stored_; }
   const models::ModelConfigPtr& model() const { return model_; }
   const RunMesh& mesh() const { return mesh_; }
-  // Returns the rule that updates the weights. Not null.
-  const std::shared_ptr<const ops::UpdateRule>& rule() const { return rule_; }
+  // Returns the rules that update the weights. Not null.
+  const std::shared_ptr<const ops::UpdatePolicy>& update() const { return update_; }
   const nn::MeshDegrees& degrees() const { return mesh_.degrees; }
   bool has_experts() const { return mesh_.degrees.experts.has_value(); }
   bool has_unused_places() const { return !mesh_.unused.empty(); }
@@ -64,25 +65,22 @@ class ResolvedRun {
   // Returns the run with this number of microbatches of each rank in a step. No place may be unused.
   ResolvedRun with_microbatches(std::int64_t microbatches) const;
   ResolvedRun with_lookup(Lookup lookup) const;
-  // Returns the run with another update rule, for programs that bring their own rule.
-  ResolvedRun with_rule(std::shared_ptr<const ops::UpdateRule> rule) const;
+  // Returns the run with other update rules, for programs that bring their own rules.
+  ResolvedRun with_update(std::shared_ptr<const ops::UpdatePolicy> update) const;
   // Returns the run on GPUs, which limit the memory for rows of experts.
   ResolvedRun on_gpus() const;
 
  private:
   friend ResolvedRun resolve(TrainConfig, models::ModelConfigPtr, Use, std::optional<std::int64_t>);
-  ResolvedRun(TrainConfig stored, models::ModelConfigPtr model, std::shared_ptr<const ops::UpdateRule> rule);
+  ResolvedRun(TrainConfig stored, models::ModelConfigPtr model, std::shared_ptr<const ops::UpdatePolicy> update);
   template <typename Change>
   ResolvedRun with(const Change& change) const;
 
   TrainConfig stored_;
   models::ModelConfigPtr model_;
   RunMesh mesh_;
-  std::shared_ptr<const ops::UpdateRule> rule_;
+  std::shared_ptr<const ops::UpdatePolicy> update_;
 };
-
-// Returns the rule with which a run with these settings updates its weights.
-std::shared_ptr<const ops::UpdateRule> update_rule(const TrainConfig& settings);
 
 // Checks the settings of a training run before the model is read. Throws the errors of resolve that depend neither on
 // the mesh nor on the model.

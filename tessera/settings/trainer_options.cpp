@@ -110,7 +110,7 @@ predict::DryOptions dry_options(const ResolvedRun& run, nn::BlockRecompute recom
   const int last = static_cast<int>(std::max(run->mesh.tp, run->mesh.etp * run->mesh.ep)) - 1;
   const int rank = std::min(last, step.layout.mesh.world_size() - 1);
   return {.step = std::move(step),
-          .rule = run.rule(),
+          .update = run.update(),
           .rank = rank,
           .sequences = run->micro_batch,
           .seq_len = run->seq_len};
@@ -118,7 +118,7 @@ predict::DryOptions dry_options(const ResolvedRun& run, nn::BlockRecompute recom
 
 train::TrainerOptions trainer_options(const ResolvedRun& run) {
   models::StepOptions step = step_options(run, nn::BlockRecompute(recompute_choice(run)));
-  return {.step = std::move(step), .rule = run.rule(), .clip = run->clip, .graph = run->cuda_graph};
+  return {.step = std::move(step), .update = run.update(), .clip = run->clip, .graph = run->cuda_graph};
 }
 
 }  // namespace tessera::settings

@@ -42,7 +42,7 @@ Trainer::Trainer(comm::World& world, const TrainerOptions& options)
       context_(models::make_context(runtime_.program(), options.step, scales_,
                                     options.step.expert_room > 0 ? &room_ : nullptr)),
       model_(options.step.build(context_)),
-      optimizer_(runtime_, options.rule, options.step.seed),
+      optimizer_(runtime_, options.update, options.step.seed),
       router_bias_(runtime_, model_->router_biases(), options.step.expert_bias_rate),
       finite_check_(runtime_, scales_),
       norm_(runtime_, &finite_check_) {

@@ -28,7 +28,7 @@ namespace tessera::train {
 
 struct TrainerOptions {
   models::StepOptions step;
-  std::shared_ptr<const ops::UpdateRule> rule = ops::make_rule(ops::AdamW{});
+  std::shared_ptr<const ops::UpdatePolicy> update = ops::one_rule(ops::make_rule(ops::AdamW{}));  // not null
   double clip = 1.0;
   // On GPUs: whether steps that follow their schedule are executed by a CUDA graph (step_graph.h).
   bool graph = false;

@@ -40,8 +40,10 @@ void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSour
   base::Buffer rounded;
   if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
   void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
+  const bool has_state = source.has_state && parameter.spec.trainable &&
+                         source.has_state(parameter.spec.name, trainer.optimizer().rule_of(id));
   for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, void* data) {
-    if (kind.is_state() && !source.has_state) return;
+    if (kind.is_state() && !has_state) return;
     const std::int64_t elements = parameter.state_elements();
     if (kind == checkpoint::Kind::master && !source.has_masters) {
       trainer.parallel().kernels().cast(weight, parameter.types.model, data, type, elements);
@@ -136,9 +138,11 @@ std::vector<checkpoint::Kind> kinds_of(const ops::UpdateRule& rule) {
   return kinds;
 }
 
-// Returns the number of updates whose gradients are in the rule's stored state.
-std::int64_t stored_updates(const checkpoint::CheckpointReader& reader, const ops::UpdateRule& rule) {
-  if (!reader.has_state(kinds_of(rule))) return 0;
+// Returns the number of updates whose gradients are in the rules' stored state.
+std::int64_t stored_updates(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {
+  bool has_state = false;
+  for (const auto& rule : policy.rules) has_state |= reader.has_state(kinds_of(*rule));
+  if (!has_state) return 0;
   const std::int64_t updates = checkpoint::integer_member(reader.state(), "updates", state_of(reader));
   if (updates > reader.step())
     throw InputError("{}: updates: got {}, expected at most {}, the steps of the checkpoint", state_of(reader), updates,
@@ -180,9 +184,9 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   write_checkpoint(folder, contents, *trainer.parallel().world);
 }
 
-void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdateRule& rule) {
+void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {
   stored_scales(reader);
-  stored_updates(reader, rule);
+  stored_updates(reader, policy);
 }
 
 void load_tensors(Trainer& trainer, const TensorSource& source) {
@@ -192,11 +196,13 @@ void load_tensors(Trainer& trainer, const TensorSource& source) {
 }
 
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader) {
-  load_tensors(trainer, {.has_masters = reader.has_master(),
-                         .has_state = reader.has_state(kinds_of(trainer.optimizer().rule())),
-                         .read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); }});
+  load_tensors(trainer,
+               {.has_masters = reader.has_master(),
+                .has_state = [&](const std::string& name,
+                                 const ops::UpdateRule& rule) { return reader.has_state(name, kinds_of(rule)); },
+                .read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); }});
   load_scales(trainer.scales(), *trainer.parallel().compute, reader);
-  trainer.optimizer().set_updates(stored_updates(reader, trainer.optimizer().rule()));
+  trainer.optimizer().set_updates(stored_updates(reader, trainer.optimizer().policy()));
 }
 
 }  // namespace tessera::train

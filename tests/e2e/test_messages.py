@@ -265,9 +265,9 @@ class Messages(unittest.TestCase):
 
     def test_rules_without_a_match_list_the_names(self):
         for flag in ("--wire-rules", "--wire-rules-backward", "--gemm-rules"):
-            self.check(*self.train, "--steps", 1, "--dtype", "bf16", flag, "layers.*.ffn=fp8",
-                       expect=[flag, "layers.*.ffn=fp8", "layers.*.mlp.gate_up.weight", "layers.*.attention.qkv.weight",
-                               "output.weight"], without=["layers.0", "layers.1", "norm.weight"])
+            self.check(*self.train, "--steps", 1, "--dtype", "bf16", flag, "layers.*.ffn=fp8", without=["layers.0", "norm.weight"],
+                       expect=[flag, "layers.*.ffn=fp8", "layers.*.mlp.gate_up.weight", "layers.*.attention.qkv.weight", "output.weight"])
+        self.check(*self.train, "--steps", 1, "--lr-rules", "ffn=1", expect=["--lr-rules: got ffn=1", "trained parameter: embedding"])
 
     def test_processes_without_their_backend(self):
         self.check(*self.train, "--steps", 1, "--backend", "mpi", **TORCHRUN,

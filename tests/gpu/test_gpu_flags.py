@@ -380,6 +380,13 @@ class GpuFlags(unittest.TestCase):
         self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1))])
         self.check_like_cpus(one)
 
+    def test_rates_and_decays_by_name(self):
+        """One launch updates shards of several groups. A graph reads the scalars of all groups from device memory."""
+        rules = ("--lr-rules", "*=2,*norm*=0.5,embedding.*=0", "--decay-rules", "*norm*=0.7", "--lr", 3e-3)
+        one = Run((1, 1, 1), rules)
+        self.check_same([one, one.plus(*GRAPH), one.plus(*GRAPH, mesh=(1, 2, 1)), one.plus("--debug-suppress", "2,5", *GRAPH)])
+        self.check_like_cpus(one, Run((1, 1, 1), (*rules, "--moments", "bf16")))
+
     def test_dropout(self):
         """Graphs, gtp degrees, policies, repeated and resumed steps have the same masks, which are the masks of CPUs."""
         one = Run((1, 1, 1), DROPOUT)

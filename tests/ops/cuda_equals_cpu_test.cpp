@@ -15,6 +15,7 @@
 #include "tessera/ops/norm/rms_norm.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/square_sums.h"
+#include "tessera/ops/optimizer/update_policy.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/tensor.h"
@@ -282,7 +283,7 @@ struct ShardTypes {
 };
 
 // Shards of odd sizes and addresses, more than fit into one launch. Every third shard does not decay, and every fifth
-// has no weight.
+// has no weight. The shards belong to two groups.
 Shards shards_of(const ShardTypes& types, at::Device device) {
   Shards shards;
   const auto add = [&](std::int64_t count, std::uint64_t seed, at::ScalarType type, double scale) {
@@ -305,12 +306,21 @@ Shards shards_of(const ShardTypes& types, at::Device device) {
                               .gradient_type = to_dtype(types.gradient),
                               .planes = {at(add(count, seed + 4, types.master, 1)), at(squares)},
                               .count = count,
-                              .decays = i % 3 != 0});
+                              .group = i % 3 == 0 ? 1 : 0});
   }
   return shards;
 }
 void expect_same(const Shards& a, const Shards& b) {
   for (std::size_t i = 0; i < a.tensors.size(); ++i) ASSERT_TRUE(same_bits(a.tensors[i], b.tensors[i])) << i;
+}
+
+// The scalars of two groups, of which the second does not decay.
+using GroupScalars = std::array<StepScalars, 2>;
+GroupScalars scalars_of_groups(double lr, std::int64_t step) {
+  return {step_scalars({.weight_decay = 0.1}, lr, step), step_scalars({.weight_decay = 0}, 0.5 * lr, step)};
+}
+const StepScalars* groups_in(const at::Tensor& scalars) {
+  return static_cast<const StepScalars*>(scalars.data_ptr());
 }
 
 TEST_F(OnCuda, AdamWIsTheSame) {
@@ -323,12 +333,13 @@ TEST_F(OnCuda, AdamWIsTheSame) {
     Shards host = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
     const base::CudaStream stream = stream_of(device.tensors[0]);
     for (std::int64_t step = 1; step <= 3; ++step) {
-      const StepScalars of_step = step_scalars({.weight_decay = 0.1}, /*lr=*/1e-2, step);
+      const GroupScalars groups = scalars_of_groups(/*lr=*/1e-2, step);
       const Clip factor{.factor = 0.37};
-      const at::Tensor scalars = object_on_device(of_step), clip = object_on_device(factor);
-      for (const UpdateShard& buffers : host.buffers) adamw(of_step, buffers, factor);
-      base::cuda_only<cuda::adamw>(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
-                                   static_cast<const Clip*>(clip.data_ptr()), stream, /*has_bf16_moments=*/false);
+      const at::Tensor scalars = object_on_device(groups), clip = object_on_device(factor);
+      for (const UpdateShard& buffers : host.buffers)
+        adamw(groups.at(static_cast<std::size_t>(buffers.group)), buffers, factor);
+      base::cuda_only<cuda::adamw>(device.buffers, groups_in(scalars), static_cast<const Clip*>(clip.data_ptr()),
+                                   stream, /*has_bf16_moments=*/false);
     }
     expect_same(device, host);
   }
@@ -342,7 +353,7 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
   const ShardTypes types{at::kFloat, at::kFloat, at::kBFloat16};
   const Shards before = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
   const base::CudaStream stream = stream_of(device.tensors[0]);
-  const at::Tensor scalars = object_on_device(step_scalars({}, /*lr=*/1, 1)), clip = object_on_device(Clip{});
+  const at::Tensor scalars = object_on_device(scalars_of_groups(/*lr=*/1, 1)), clip = object_on_device(Clip{});
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double bad : {infinity, std::nan("")}) {
     const at::Tensor squares = on_device(tensor_of({bad}, {1}, at::kDouble)), stops = object_on_device(Stops{});
@@ -350,8 +361,8 @@ TEST_F(OnCuda, AdamWOfAnInfiniteGradientChangesNothing) {
                                          static_cast<std::int64_t*>(stops.data_ptr()),
                                          static_cast<Clip*>(clip.data_ptr()), stream);
     EXPECT_EQ(object_of<Clip>(clip).applies, 0);
-    base::cuda_only<cuda::adamw>(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
-                                 static_cast<const Clip*>(clip.data_ptr()), stream, /*has_bf16_moments=*/false);
+    base::cuda_only<cuda::adamw>(device.buffers, groups_in(scalars), static_cast<const Clip*>(clip.data_ptr()), stream,
+                                 /*has_bf16_moments=*/false);
     expect_same(device, before);
   }
 }
@@ -362,8 +373,8 @@ TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
     const ShardTypes types{at::kFloat, at::kFloat, weight};
     Shards host = shards_of(types, at::kCPU), device = shards_of(types, at::kCUDA);
     const auto count = static_cast<std::int64_t>(host.buffers.size());
-    const StepScalars of_step = step_scalars({}, /*lr=*/1e-2, 1);
-    const at::Tensor scalars = object_on_device(of_step);
+    const GroupScalars groups = scalars_of_groups(/*lr=*/1e-2, 1);
+    const at::Tensor scalars = object_on_device(groups);
     for (const bool takes_place : {true, false, true}) {
       const Clip decision{.applies = takes_place ? 1 : 0};
       const at::Tensor clip = object_on_device(decision);
@@ -374,10 +385,9 @@ TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
         host.buffers[i].amax = expected.mutable_data_ptr<float>() + i;
         device.buffers[i].amax = got.mutable_data_ptr<float>() + i;
       }
-      for (const UpdateShard& one : host.buffers) adamw(of_step, one, decision);
-      base::cuda_only<cuda::adamw>(device.buffers, static_cast<const StepScalars*>(scalars.data_ptr()),
-                                   static_cast<const Clip*>(clip.data_ptr()), stream_of(got),
-                                   /*has_bf16_moments=*/false);
+      for (const UpdateShard& one : host.buffers) adamw(groups.at(static_cast<std::size_t>(one.group)), one, decision);
+      base::cuda_only<cuda::adamw>(device.buffers, groups_in(scalars), static_cast<const Clip*>(clip.data_ptr()),
+                                   stream_of(got), /*has_bf16_moments=*/false);
       EXPECT_TRUE(same_bits(got, expected)) << takes_place;
       expect_same(device, host);
     }
@@ -386,25 +396,24 @@ TEST_F(OnCuda, AdamWComputesTheSameAmaxes) {
 
 // The host has not read whether the newest updates were applied.
 TEST_F(OnCuda, AnUpdateUsesTheScalarsOfItsNumber) {
-  const std::shared_ptr<const UpdateRule> rule = make_rule({.weight_decay = 0.1});
+  UpdateScalars groups(one_rule(make_rule({.weight_decay = 0.1})));
+  for (const UpdateGroup& group : {UpdateGroup{}, {.lr_factor = 0.5, .decay = 0}}) groups.add({.group = group});
   std::int64_t updates = 41, lowest = updates + 1;
-  const at::Tensor counter = object_on_device(updates), chosen = object_on_device(StepScalars{});
+  const at::Tensor counter = object_on_device(updates), chosen = object_on_device(GroupScalars{});
   std::deque<bool> unseen;
   double lr = 0;
   for (const bool takes_place : {true, false, false, true, true, true, false, true}) {
     lr += 1e-3;
-    std::vector<std::byte> written(choices_bytes(*rule));
-    write_choices(*rule, lr, lowest, written.data());
+    std::vector<std::byte> written(choices_bytes(groups.bytes()));
+    groups.write_choices(lr, lowest, written.data());
     const at::Tensor choices = view_of(written.data(), {std::ssize(written)}, quant::DType::u8).to(at::kCUDA);
     const at::Tensor clip = object_on_device(Clip{.applies = takes_place ? 1 : 0});
-    base::cuda_only<cuda::choose_scalars>(static_cast<const std::byte*>(choices.data_ptr()), rule->scalar_bytes(),
-                                          static_cast<const Clip*>(clip.data_ptr()),
-                                          static_cast<std::int64_t*>(counter.data_ptr()),
-                                          static_cast<std::byte*>(chosen.data_ptr()), stream_of(counter));
+    base::cuda_only<cuda::choose_scalars>(
+        static_cast<const std::byte*>(choices.data_ptr()), groups.bytes(), static_cast<const Clip*>(clip.data_ptr()),
+        static_cast<std::int64_t*>(counter.data_ptr()), static_cast<std::byte*>(chosen.data_ptr()), stream_of(counter));
     unseen.push_back(takes_place);
     if (takes_place) {
-      const StepScalars expected = step_scalars({.weight_decay = 0.1}, lr, ++updates),
-                        got = object_of<StepScalars>(chosen);
+      const GroupScalars expected = scalars_of_groups(lr, ++updates), got = object_of<GroupScalars>(chosen);
       EXPECT_EQ(std::memcmp(&got, &expected, sizeof expected), 0) << "update " << updates;
     }
     EXPECT_EQ(object_of<std::int64_t>(counter), updates);

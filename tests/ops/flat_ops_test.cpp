@@ -16,6 +16,7 @@
 #include "tessera/ops/exponential.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/square_sums.h"
+#include "tessera/ops/optimizer/update_policy.h"
 #include "tests/ops/matrix_amaxes.h"
 #include "tests/ops/values.h"
 
@@ -166,10 +167,11 @@ TEST(AdamW, AgreesWithTorch) {
 }
 
 TEST(AdamW, ChoicesAreTheScalarsOfTheNextUpdates) {
-  const std::shared_ptr<const UpdateRule> rule = make_rule(kOptions);
-  std::vector<std::byte> choices(choices_bytes(*rule));
+  UpdateScalars groups(one_rule(make_rule(kOptions)));
+  EXPECT_EQ(groups.add({}), 0);
+  std::vector<std::byte> choices(choices_bytes(groups.bytes()));
   ASSERT_EQ(choices.size(), sizeof(std::int64_t) + kScalarChoices * sizeof(StepScalars));
-  write_choices(*rule, kRate, 1000, choices.data());
+  groups.write_choices(kRate, 1000, choices.data());
   std::int64_t lowest = 0;
   std::memcpy(&lowest, choices.data(), sizeof lowest);
   EXPECT_EQ(lowest, 1000);
@@ -239,25 +241,6 @@ TEST(AdamW, WritesNoWeightIfItIsNullOrTheMaster) {
   update(b, nullptr);
   EXPECT_TRUE(same_bits(a.master, b.master));
   EXPECT_TRUE(same_bits(b.weight, untouched));
-}
-
-TEST(AdamW, DoesNotDecayExcludedWeights) {
-  State a = initial_state(50, {at::kFloat, at::kFloat, at::kFloat}),
-        b = initial_state(50, {at::kFloat, at::kFloat, at::kFloat});
-  const at::Tensor gradient = gradient_of(50, 1, at::kFloat);
-  const auto update = [&](State& state, double weight_decay, bool decays) {
-    adamw(step_scalars({.weight_decay = weight_decay}, kRate, 1),
-          {.master = state.master.data_ptr(),
-           .gradient = gradient.data_ptr(),
-           .planes = {state.exp_avg.data_ptr(), state.exp_avg_sq.data_ptr()},
-           .count = 50,
-           .decays = decays});
-  };
-  const at::Tensor before = a.master.clone();
-  update(a, 0.1, false);
-  update(b, 0, true);
-  EXPECT_TRUE(same_bits(a.master, b.master));
-  EXPECT_FALSE(same_bits(a.master, before));
 }
 
 TEST(AdamW, ComputesTheAmaxOfTheUpdatedMaster) {
@@ -363,6 +346,109 @@ TEST(RowSquareSums, AddSquaresInFp64) {
       EXPECT_EQ(alone[0], sums[3]);
     }
   }
+}
+
+constexpr AdamW kGrouped{.weight_decay = 0.1};
+
+TEST(UpdatePolicies, GiveParametersTheirDecay) {
+  UpdatePolicy policy;
+  policy.rules = {make_rule(kGrouped), make_rule({.weight_decay = 0.2})};
+  policy.parameters["rate"] = {.group = {.lr_factor = 0.5}};
+  policy.parameters["decay"] = {.rule = 1, .group = {.decay = 0.3}};
+  const auto group = [&](const char* name, bool decays) { return policy.update_of(name, decays).group; };
+  EXPECT_EQ(group("other", true), UpdateGroup{});
+  EXPECT_EQ(group("other", false), (UpdateGroup{.decay = 0}));
+  EXPECT_EQ(group("rate", true), (UpdateGroup{.lr_factor = 0.5}));
+  EXPECT_EQ(group("rate", false), (UpdateGroup{.lr_factor = 0.5, .decay = 0}));
+  EXPECT_EQ(group("decay", false), (UpdateGroup{.decay = 0.3}));
+  EXPECT_EQ(&policy.rule_of("decay"), policy.rules[1].get());
+  EXPECT_EQ(&policy.rule_of("other"), policy.rules[0].get());
+}
+
+TEST(UpdateScalars, AreOneArrayOfAllGroups) {
+  UpdatePolicy policy;
+  policy.rules = {make_rule(kGrouped), make_rule({.beta1 = 0.5, .weight_decay = 0.2})};
+  UpdateScalars scalars(std::make_shared<const UpdatePolicy>(policy));
+  EXPECT_EQ(scalars.bytes(), 0u);
+  EXPECT_EQ(scalars.add({.rule = 1, .group = {.lr_factor = 0.25}}), 0);
+  EXPECT_EQ(scalars.add({}), 0);
+  EXPECT_EQ(scalars.add({.group = {.lr_factor = 0}}), 1);
+  EXPECT_EQ(scalars.add({.group = {.decay = 0.5}}), 2);
+  EXPECT_EQ(scalars.add({.group = {.lr_factor = 0}}), 1);
+  EXPECT_EQ(scalars.bytes(), 4 * sizeof(StepScalars));
+  EXPECT_EQ(scalars.offset_of(0), 0u);
+  EXPECT_EQ(scalars.offset_of(1), 3 * sizeof(StepScalars));
+  const std::array<StepScalars, 4> expected{step_scalars(kGrouped, 0.125, 7), step_scalars(kGrouped, 0, 7),
+                                            step_scalars({.weight_decay = 0.5}, 0.125, 7),
+                                            step_scalars({.beta1 = 0.5, .weight_decay = 0.2}, 0.03125, 7)};
+  std::array<StepScalars, 4> got;
+  scalars.write(0.125, 7, reinterpret_cast<std::byte*>(got.data()));
+  EXPECT_EQ(std::memcmp(got.data(), expected.data(), sizeof got), 0);
+  EXPECT_THROW(UpdateScalars(std::make_shared<const UpdatePolicy>()), Error);
+}
+
+// A rate of 0 keeps the weights, and the moments follow the gradients. The other shards of the call have their own
+// rates and decays, as the parameter groups of torch.optim.AdamW, which calls this function of torch for each group.
+// The bounds are those of AdamW.AgreesWithTorch.
+TEST(UpdateGroups, AgreeWithTorch) {
+  constexpr std::int64_t numel = 300;
+  constexpr double lr = 1e-2;
+  const std::vector<ParameterUpdate> updates{{},
+                                             {.group = {.lr_factor = 0.5}},
+                                             {.group = {.decay = 0}},
+                                             {.group = {.lr_factor = 3, .decay = 0.5}},
+                                             {.group = {.lr_factor = 0}},
+                                             {.group = {.lr_factor = 0.5}}};
+  const auto rule = make_rule(kGrouped);
+  UpdateScalars scalars(one_rule(rule));
+  struct OfTorch {
+    std::vector<at::Tensor> master, exp_avg, exp_avg_sq;
+  };
+  std::vector<at::Tensor> masters, gradients, exp_avgs, exp_avg_sqs;
+  std::vector<OfTorch> torch;
+  std::vector<UpdateShard> shards;
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    masters.push_back(tensor_of(random_values(numel, i, 1), {numel}, at::kDouble));
+    gradients.push_back(masters.back().clone());
+    exp_avgs.push_back(tensor_of(Values(numel, 0.0), {numel}, at::kDouble));
+    exp_avg_sqs.push_back(exp_avgs.back().clone());
+    torch.push_back({{masters[i].clone()}, {exp_avgs[i].clone()}, {exp_avgs[i].clone()}});
+    shards.push_back({.master = masters[i].data_ptr(),
+                      .master_type = quant::DType::fp64,
+                      .gradient = gradients[i].data_ptr(),
+                      .gradient_type = quant::DType::fp64,
+                      .planes = {exp_avgs[i].data_ptr(), exp_avg_sqs[i].data_ptr()},
+                      .count = numel,
+                      .group = scalars.add(updates[i])});
+  }
+  const at::Tensor first_of_zero_rate = masters[4].clone();
+  std::vector<std::byte> written(scalars.bytes());
+  EXPECT_EQ(written.size(), 5 * sizeof(StepScalars));
+  const Clip clip;
+  for (std::int64_t step = 1; step <= 20; ++step) {
+    for (std::size_t i = 0; i < updates.size(); ++i)
+      gradients[i].copy_(
+          tensor_of(random_values(numel, 100 * i + static_cast<std::size_t>(step), 1), {numel}, at::kDouble));
+    scalars.write(lr, step, written.data());
+    rule->update(shards, written.data(), &clip, {});
+    for (std::size_t i = 0; i < updates.size(); ++i) {
+      const UpdateGroup& group = updates[i].group;
+      const std::vector<at::Tensor> gradient{gradients[i].clone()};
+      const std::vector<at::Tensor> steps{tensor_of({static_cast<double>(step)}, {}, at::kFloat)};
+      at::_fused_adamw_(torch[i].master, gradient, torch[i].exp_avg, torch[i].exp_avg_sq, {}, steps,
+                        lr * group.lr_factor, kGrouped.beta1, kGrouped.beta2,
+                        group.decay.value_or(kGrouped.weight_decay), kGrouped.eps, false, false);
+    }
+  }
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    SCOPED_TRACE(i);
+    const double factor = updates[i].group.lr_factor;
+    expect_near(values_of(exp_avgs[i]), values_of(torch[i].exp_avg[0]), [](std::size_t) { return 1e-14; });
+    expect_near(values_of(exp_avg_sqs[i]), values_of(torch[i].exp_avg_sq[0]), [](std::size_t) { return 1e-14; });
+    expect_near(values_of(masters[i]), values_of(torch[i].master[0]),
+                [&](std::size_t) { return std::max(factor, 1.0) * 20 * 1e-9; });
+  }
+  EXPECT_TRUE(same_bits(masters[4], first_of_zero_rate));
 }
 
 }  // namespace

@@ -101,11 +101,11 @@ TEST(InspectedRule, HasTheBytesOfATrainersBuffers) {
   for (const Words& words : {Words{{"gtp", "3"}}, Words{{"gtp", "2"}, {"dp", "2"}, {"dtype", "bf16"}},
                              Words{{"tp", "2"}, {"gtp", "2"}, {"wire_format", "fp8"}, {"dtype", "bf16"}}}) {
     StepPlanRequest request = request_of(words, odd_model());
-    request.run = request.run.with_rule(train::testing::momentum_sgd());
+    request.run = request.run.with_update(ops::one_rule(train::testing::momentum_sgd()));
     expect_the_bytes_of_a_trainer(request);
   }
   StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "2"}, {"dtype", "bf16"}}, even_model());
-  request.run = request.run.with_rule(train::testing::momentum_sgd());
+  request.run = request.run.with_update(ops::one_rule(train::testing::momentum_sgd()));
   std::int64_t state = 0;
   for (const auto& [name, bytes] : count(request).state) state += bytes.front();
   EXPECT_EQ(plan_step(request).memory.optimizer, state);

@@ -20,8 +20,9 @@ TEST(TrainerOptions, TakeTheOptimizerFromTheFlags) {
   const train::TrainerOptions options =
       options_of({"--beta1", "0.5", "--beta2", "0.75", "--eps", "0.125", "--weight-decay", "0.375", "--clip", "0.625"});
   ops::StepScalars got;
-  ASSERT_EQ(options.rule->scalar_bytes(), sizeof got);
-  options.rule->scalars(0.25, 7, reinterpret_cast<std::byte*>(&got));
+  const ops::UpdateRule& rule = *options.update->rules.front();
+  ASSERT_EQ(rule.scalar_bytes(), sizeof got);
+  rule.scalars({.lr = 0.25}, 7, reinterpret_cast<std::byte*>(&got));
   const ops::StepScalars expected =
       ops::step_scalars({.beta1 = 0.5, .beta2 = 0.75, .eps = 0.125, .weight_decay = 0.375}, 0.25, 7);
   EXPECT_EQ(std::memcmp(&got, &expected, sizeof got), 0);

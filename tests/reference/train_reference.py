@@ -4,6 +4,7 @@ grad_norm, and valid_loss if the step is followed by an evaluation.
 It shares only the definitions in docs/numerics.md with the C++ code. The flags are flags of `tessera train`.
 """
 import argparse
+import fnmatch
 import json
 import math
 import sys
@@ -32,10 +33,19 @@ def learning_rate(step, options):
     return options.min_lr + (options.lr - options.min_lr) * left
 
 
+def rules(text):
+    """Parses PATTERN=NUMBER,PATTERN=NUMBER. The patterns are those of Hugging Face's names."""
+    return [(pattern, float(number)) for pattern, number in (rule.split("=") for rule in text.split(",") if rule)]
+
+
+def chosen(rules, name, default):
+    return next((number for pattern, number in reversed(rules) if fnmatch.fnmatchcase(name, pattern)), default)
+
+
 def update(weights, gradient, moments, matrices, step, scale, options):
     """matrices: the state of Muon by name. AdamW updates the other weights."""
-    rate = learning_rate(step, options)
     for name, weight in weights.items():
+        rate = learning_rate(step, options) * chosen(options.lr_rules, name, 1)
         g = gradient[name] * scale
         if name in matrices:
             _, weight[...] = matrices[name].step(weight, g, rate * (options.muon_lr or options.lr) / options.lr, options.weight_decay)
@@ -43,8 +53,7 @@ def update(weights, gradient, moments, matrices, step, scale, options):
         first, second = moments[name]
         first += (1 - options.beta1) * (g - first)
         second += (1 - options.beta2) * (g * g - second)
-        if weight.ndim == 2:
-            weight *= 1 - rate * options.weight_decay
+        weight *= 1 - rate * chosen(options.decay_rules, name, options.weight_decay if weight.ndim == 2 else 0)
         denominator = np.sqrt(second) / math.sqrt(1 - options.beta2 ** step) + options.eps
         weight -= rate / (1 - options.beta1 ** step) * first / denominator
 
@@ -109,6 +118,8 @@ def parse_arguments(arguments):
                                 ("eps", float, 1e-8), ("weight-decay", float, 0.1), ("clip", float, 1.0)):
         parser.add_argument(f"--{name}", type=kind, default=default)
     parser.add_argument("--lr-schedule", choices=("constant", "cosine", "linear", "wsd"), default="cosine")
+    parser.add_argument("--lr-rules", type=rules, default=[])
+    parser.add_argument("--decay-rules", type=rules, default=[])
     parser.add_argument("--decay-shape", choices=("linear", "sqrt", "cosine"), default="linear")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--muon-lr", type=float)

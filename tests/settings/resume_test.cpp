@@ -109,9 +109,26 @@ TEST(Resume, KeepsHowTheRunIsComputed) {
 }
 
 json other_values_of_the_update() {
-  return {{"lr", 0.5},        {"min_lr", 0.25},        {"warmup_steps", 4}, {"lr_schedule", "constant"},
-          {"decay_steps", 3}, {"decay_shape", "sqrt"}, {"beta1", 0.5},      {"beta2", 0.75},
-          {"eps", 0.125},     {"weight_decay", 0.375}, {"moments", "bf16"}};
+  return {{"lr", 0.5},
+          {"min_lr", 0.25},
+          {"warmup_steps", 4},
+          {"lr_schedule", "constant"},
+          {"decay_steps", 3},
+          {"decay_shape", "sqrt"},
+          {"beta1", 0.5},
+          {"beta2", 0.75},
+          {"eps", 0.125},
+          {"weight_decay", 0.375},
+          {"moments", "bf16"},
+          {"lr_rules", "a=0.5"},
+          {"decay_rules", "b=0"},
+          {"optimizer", "muon"},
+          {"optimizer_rules", "c=adamw"},
+          {"muon_lr", 0.125},
+          {"muon_momentum", 0.5},
+          {"muon_nesterov", false},
+          {"muon_steps", 4},
+          {"muon_scale", "original"}};
 }
 
 // A value that is not the default, for every setting but those of one call of the program.

@@ -40,7 +40,7 @@ std::vector<ParameterSpec> specs_of() {
 }
 
 FormatPolicy policy_of(Format format, std::vector<FormatRule> rules = {}) {
-  rules.insert(rules.begin(), {.pattern = "output.weight", .format = Format::bf16, .is_default = true});
+  rules.insert(rules.begin(), {.pattern = "output.weight", .value = Format::bf16, .is_default = true});
   return {.format = format, .rules = std::move(rules)};
 }
 

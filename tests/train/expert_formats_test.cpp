@@ -199,7 +199,7 @@ TEST(ExpertFormats, ProductsOfCodesHaveTheBitsOfDecodedProductsOnCpus) {
 // Only experts are multiplied in nvfp4.
 TEST(ExpertRecipe, EachPartAndTheSeedChangeTheGradients) {
   RunOptions options = options_of({2, 1, 1, 2, 1, 1}, Format::bf16);
-  options.product_rules = {{.pattern = "layers.*.experts.*", .format = Format::nvfp4}};
+  options.product_rules = {{.pattern = "layers.*.experts.*", .value = Format::nvfp4}};
   testing::expect_gradients_of_each_recipe(options);
 }
 

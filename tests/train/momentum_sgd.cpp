@@ -15,11 +15,13 @@ class MomentumSgd final : public ops::UpdateRule {
  public:
   MomentumSgd(double momentum, double weight_decay) : momentum_(momentum), weight_decay_(weight_decay) {}
 
+  std::string_view name() const override { return "momentum_sgd"; }
   std::vector<ops::StatePlane> planes(quant::DType) const override { return {{"momentum", quant::DType::bf16}}; }
-  std::size_t scalar_bytes() const override { return sizeof(double); }
-  void scalars(double lr, std::int64_t number, std::byte* to) const override {
+  std::size_t scalar_bytes() const override { return sizeof(Scalars); }
+  void scalars(const ops::GroupRates& rates, std::int64_t number, std::byte* to) const override {
     TESSERA_CHECK(number >= 1, "update {}: expected 1 or more", number);
-    std::memcpy(to, &lr, sizeof lr);
+    const Scalars scalars{.lr = rates.lr, .decay = rates.decay.value_or(weight_decay_)};
+    std::memcpy(to, &scalars, sizeof scalars);
   }
   void update(std::span<const ops::UpdateShard> shards, const std::byte* scalars, const ops::Clip* clip,
               base::CudaStream stream) const override {
@@ -27,17 +29,23 @@ class MomentumSgd final : public ops::UpdateRule {
     const auto number = [&](const void* address, quant::DType type) {
       return ops::view_of(const_cast<void*>(address), {1}, type, device);
     };
-    const at::Tensor lr = number(scalars, quant::DType::fp64), factor = number(&clip->factor, quant::DType::fp64);
+    const at::Tensor factor = number(&clip->factor, quant::DType::fp64);
     const at::Tensor applies = number(&clip->applies, quant::DType::i32).ne(0);
-    if (stream) TESSERA_CHECK(ops::stream_of(lr) == stream, "the stream is not the current stream");
+    if (stream) TESSERA_CHECK(ops::stream_of(factor) == stream, "the stream is not the current stream");
     for (const ops::UpdateShard& shard : shards) {
       check_shard(shard, 1);
-      if (shard.count > 0) update(shard, lr, factor, applies);
+      if (shard.count == 0) continue;
+      const auto* of_group = reinterpret_cast<const Scalars*>(scalars) + shard.group;
+      update(shard, number(&of_group->lr, quant::DType::fp64), number(&of_group->decay, quant::DType::fp64), factor,
+             applies);
     }
   }
 
  private:
-  void update(const ops::UpdateShard& shard, const at::Tensor& lr, const at::Tensor& factor,
+  struct Scalars {
+    double lr = 0, decay = 0;
+  };
+  void update(const ops::UpdateShard& shard, const at::Tensor& lr, const at::Tensor& decay, const at::Tensor& factor,
               const at::Tensor& applies) const {
     const auto view = [&](const void* data, quant::DType type) {
       return ops::view_of(const_cast<void*>(data), {shard.count}, type, lr.device());
@@ -47,7 +55,7 @@ class MomentumSgd final : public ops::UpdateRule {
     const at::ScalarType type = master.scalar_type();
     const at::Tensor gradient = view(shard.gradient, shard.gradient_type).to(type) * factor.to(type);
     const at::Tensor momentum = plane.to(type) * momentum_ + gradient;
-    const at::Tensor kept = 1 - lr.to(type) * (shard.decays ? weight_decay_ : 0.0);
+    const at::Tensor kept = 1 - lr.to(type) * decay.to(type);
     master.copy_(at::where(applies, master * kept - lr.to(type) * momentum, master));
     plane.copy_(at::where(applies, momentum.to(at::kBFloat16), plane));
     if (shard.weight != nullptr && shard.weight != shard.master) {

@@ -162,7 +162,7 @@ std::vector<std::vector<std::byte>> lasting_bytes(StoppedRank& rank, Optimizer& 
 void check_bytes(comm::World& world, const runtime::RuntimeOptions& options, quant::DType type) {
   StoppedRank rank(world, 1, 1, options, type);
   GradientNorm norm(rank.runtime);
-  Optimizer optimizer(rank.runtime, ops::make_rule({.weight_decay = 0.1}), /*seed=*/1);
+  Optimizer optimizer(rank.runtime, ops::one_rule(ops::make_rule({.weight_decay = 0.1})), /*seed=*/1);
   std::int64_t* const stop = norm.stop_counter("stop");
   const auto update = [&](double gradient) {
     optimizer.begin_update(1e-2);

@@ -102,7 +102,8 @@ TEST(LoadTensors, TakesMastersFromTheWeightsWhereTheSourceHasNone) {
     save_trainer(trainer, folder, options.steps, nlohmann::json::object());
     const checkpoint::CheckpointReader reader(folder);
     const auto read = [&](const checkpoint::LoadTensor& request, bool) { reader.read(request); };
-    load_tensors(trainer, {.has_masters = false, .has_state = true, .read = read});
+    load_tensors(trainer,
+                 {.has_masters = false, .has_state = [](const auto&, const auto&) { return true; }, .read = read});
     for_each_master(trainer, [](auto weight, auto master) {
       EXPECT_TRUE(std::equal(weight.begin(), weight.end(), master.begin(), master.end()));
     });

@@ -174,7 +174,10 @@ TrainerOptions trainer_options(const RunOptions& options) {
       .seed = options.seed,
       .expert_bias_rate = options.expert_bias_rate,
       .expert_room = options.expert_room};
-  return {.step = std::move(step), .rule = options.rule, .clip = options.clip, .graph = options.graph};
+  return {.step = std::move(step),
+          .update = options.update ? options.update : ops::one_rule(options.rule),
+          .clip = options.clip,
+          .graph = options.graph};
 }
 
 // The steps of one rank; each is repeated until it counts.

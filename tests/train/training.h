@@ -45,6 +45,7 @@ struct RunOptions {
   bool one_microbatch = false;  // RuntimeOptions::one_microbatch
   runtime::ReplayOptions replay;
   std::shared_ptr<const ops::UpdateRule> rule = ops::make_rule({.weight_decay = 0.1});
+  std::shared_ptr<const ops::UpdatePolicy> update = nullptr;  // null: `rule` updates all parameters
   quant::Format wire = quant::Format::bf16;  // number format in which a bf16 model's matrices are stored and gathered
   // Number format of products with these matrices and with the output layer.
   quant::Format products = quant::Format::bf16;

@@ -13,6 +13,7 @@ class AdamWRule final : public UpdateRule {
  public:
   explicit AdamWRule(const AdamW& options) : options_(options) {}
 
+  std::string_view name() const override { return "adamw"; }
   std::vector<StatePlane> planes(quant::DType master) const override {
     TESSERA_CHECK(!options_.has_bf16_moments || master == quant::DType::fp32,
                   "adamw: moments in bf16 for masters in {}, expected fp32", name_of(master));
@@ -20,8 +21,10 @@ class AdamWRule final : public UpdateRule {
     return {{"exp_avg", type}, {"exp_avg_sq", type}};
   }
   std::size_t scalar_bytes() const override { return sizeof(StepScalars); }
-  void scalars(double lr, std::int64_t number, std::byte* to) const override {
-    const StepScalars scalars = step_scalars(options_, lr, number);
+  void scalars(const GroupRates& rates, std::int64_t number, std::byte* to) const override {
+    AdamW options = options_;
+    if (rates.decay) options.weight_decay = *rates.decay;
+    const StepScalars scalars = step_scalars(options, rates.lr, number);
     std::memcpy(to, &scalars, sizeof scalars);
   }
   void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
@@ -29,9 +32,11 @@ class AdamWRule final : public UpdateRule {
     if (stream)
       return base::cuda_only<cuda::adamw>(shards, reinterpret_cast<const StepScalars*>(scalars), clip, stream,
                                           options_.has_bf16_moments);
-    StepScalars of_step;
-    std::memcpy(&of_step, scalars, sizeof of_step);
-    for (const UpdateShard& shard : shards) adamw(of_step, shard, *clip, options_.has_bf16_moments);
+    for (const UpdateShard& shard : shards) {
+      StepScalars of_group;
+      std::memcpy(&of_group, scalars + static_cast<std::size_t>(shard.group) * sizeof of_group, sizeof of_group);
+      adamw(of_group, shard, *clip, options_.has_bf16_moments);
+    }
   }
 
  private:

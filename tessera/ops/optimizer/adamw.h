@@ -29,12 +29,12 @@ struct StepScalars {
 // Throws Error if `number` is below 1.
 StepScalars step_scalars(const AdamW& options, double lr, std::int64_t number);
 
-// UpdateRule::update of the rule on the host, for one shard.
+// UpdateRule::update of the rule on the host, for one shard with the scalars of its group.
 void adamw(const StepScalars& scalars, const UpdateShard& shard, const Clip& clip = {}, bool has_bf16_moments = false);
 
 namespace cuda {
-// UpdateRule::update of the rule on a device, with as few launches as the types allow. If `clip` is null, the clip
-// factor is 1.
+// UpdateRule::update of the rule on a device, with as few launches as the types allow. `scalars` are those of the
+// groups of the shards. If `clip` is null, the clip factor is 1.
 void adamw(std::span<const UpdateShard> shards, const StepScalars* scalars, const Clip* clip, base::CudaStream stream,
            bool has_bf16_moments);
 }  // namespace cuda

@@ -55,7 +55,7 @@ constexpr std::int64_t kChunk = 1024;  // elements whose gradients are widened t
 template <typename A, typename M>
 void adamw_typed(const StepScalars& of_step, double gradient_scale, const UpdateShard& shard) {
   const quant::DType type = shard.master_type;
-  const TypedScalars<A> scalars(of_step, gradient_scale, shard.decays);
+  const TypedScalars<A> scalars(of_step, gradient_scale);
   std::array<A, kChunk> widened;
   for (std::int64_t start = 0; start < shard.count; start += kChunk) {
     const std::int64_t count = std::min(kChunk, shard.count - start);

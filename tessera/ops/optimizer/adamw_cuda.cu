@@ -27,7 +27,8 @@ struct Shard {
   std::int64_t count;
   LogicalIndices indices;
   base::PhiloxKey key;
-  bool decays, aligned;
+  int group;
+  bool aligned;
 };
 struct Launch {
   Shard shards[kShards];
@@ -174,7 +175,7 @@ __device__ __noinline__ void raise_amaxes(const Shard& shard, const A* master, s
 
 template <typename A, typename M, typename G, typename W>
 __global__ void __launch_bounds__(kThreads)
-    update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ steps,
+    update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ groups,
                   const Clip* __restrict__ clip) {
   __shared__ float scratch[kThreads / kWarp];
   const bool is_update = clip == nullptr || clip->applies != 0;
@@ -187,14 +188,15 @@ __global__ void __launch_bounds__(kThreads)
   if (!is_update && shard.amax == nullptr) return;
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kTile = kThreads * kSteps * N;
   const std::int64_t begin = std::int64_t{blockIdx.x - launch.first_block[low]} * kTile;
-  const TypedScalars<A> scalars(*steps, clip == nullptr ? 1.0 : clip->factor, shard.decays);
+  const StepScalars& of_group = groups[shard.group];
+  const TypedScalars<A> scalars(of_group, clip == nullptr ? 1.0 : clip->factor);
   const Range<A, M, G, W> range{.master = static_cast<A*>(shard.master),
                                 .weight = static_cast<W*>(shard.weight),
                                 .gradient = static_cast<const G*>(shard.gradient),
                                 .exp_avg = static_cast<M*>(shard.exp_avg),
                                 .exp_avg_sq = static_cast<M*>(shard.exp_avg_sq),
                                 .count = shard.count};
-  const Rounding rounding{.indices = shard.indices, .key = shard.key, .update = steps->number};
+  const Rounding rounding{.indices = shard.indices, .key = shard.key, .update = of_group.number};
   const std::int64_t start = begin + std::int64_t{threadIdx.x} * N;
   A greatest = 0;
   if (!is_update)
@@ -249,7 +251,7 @@ void append(Launch& launch, const UpdateShard& b, const Types& types) {
                                  .count = b.count,
                                  .indices = b.indices,
                                  .key = b.rounding_key,
-                                 .decays = b.decays,
+                                 .group = b.group,
                                  .aligned = all_aligned(b, types, weight)};
   launch.first_block[launch.count++] = launch.blocks;
   launch.blocks += blocks_for(b.count, kThreads * kSteps * pack_of(types));

@@ -11,8 +11,8 @@ template <typename A>
 struct TypedScalars {
   A decay, beta1_rest, beta2, beta2_rest, step_size, root_correction2, eps, gradient_scale;
 
-  TESSERA_HOST_DEVICE TypedScalars(const StepScalars& s, double scale, bool decays)
-      : decay(static_cast<A>(decays ? s.decay : 1.0)),
+  TESSERA_HOST_DEVICE TypedScalars(const StepScalars& s, double scale)
+      : decay(static_cast<A>(s.decay)),
         beta1_rest(static_cast<A>(s.beta1_rest)),
         beta2(static_cast<A>(s.beta2)),
         beta2_rest(static_cast<A>(s.beta2_rest)),

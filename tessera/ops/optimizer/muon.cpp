@@ -19,14 +19,17 @@ class MuonRule final : public MatrixRule {
  public:
   explicit MuonRule(const Muon& options) : options_(options) {}
 
+  std::string_view name() const override { return "muon"; }
   std::vector<StatePlane> planes(quant::DType master) const override {
     TESSERA_CHECK(!options_.has_bf16_momentum || master == quant::DType::fp32,
                   "muon: a momentum in bf16 for masters in {}, expected fp32", name_of(master));
     return {{"momentum", options_.has_bf16_momentum ? quant::DType::bf16 : master}};
   }
   std::size_t scalar_bytes() const override { return sizeof(MuonScalars); }
-  void scalars(double lr, std::int64_t number, std::byte* to) const override {
-    const MuonScalars scalars = muon_scalars(options_, lr, number);
+  void scalars(const GroupRates& rates, std::int64_t number, std::byte* to) const override {
+    Muon options = options_;
+    if (rates.decay) options.weight_decay = *rates.decay;
+    const MuonScalars scalars = muon_scalars(options, rates.lr, number);
     std::memcpy(to, &scalars, sizeof scalars);
   }
   void directions(std::span<const DirectionShard> shards, const std::byte* scalars, const Clip* clip,
@@ -42,7 +45,7 @@ class MuonRule final : public MatrixRule {
   void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
               base::CudaStream stream) const override {
     check_host(stream);
-    for (const UpdateShard& shard : shards) muon_update(scalars_of(scalars, /*group=*/0), shard, *clip);
+    for (const UpdateShard& shard : shards) muon_update(scalars_of(scalars, shard.group), shard, *clip);
   }
   double factor(std::int64_t rows, std::int64_t cols) const override { return muon_scale(options_.scale, rows, cols); }
   double flops(std::int64_t rows, std::int64_t cols) const override {

@@ -1,7 +1,6 @@
 #include "tessera/ops/optimizer/update_rule.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "tessera/base/error.h"
 #include "tessera/quant/formats/quantize.h"
@@ -41,16 +40,6 @@ std::int64_t state_bytes(const UpdateRule& rule, std::int64_t elements, quant::D
   for (const StatePlane& plane : rule.planes(master))
     bytes += elements * static_cast<std::int64_t>(quant::size_of(plane.type));
   return bytes;
-}
-
-std::size_t choices_bytes(const UpdateRule& rule) {
-  return sizeof(std::int64_t) + kScalarChoices * rule.scalar_bytes();
-}
-
-void write_choices(const UpdateRule& rule, double lr, std::int64_t lowest, std::byte* to) {
-  std::memcpy(to, &lowest, sizeof lowest);
-  to += sizeof lowest;
-  for (int i = 0; i < kScalarChoices; ++i, to += rule.scalar_bytes()) rule.scalars(lr, lowest + i, to);
 }
 
 }  // namespace tessera::ops

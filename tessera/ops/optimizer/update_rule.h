@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -36,7 +37,8 @@ struct UpdateShard {
   quant::DType gradient_type = quant::DType::fp32;
   std::array<void*, kMaxStatePlanes> planes = {};  // in the order of UpdateRule::planes; the update overwrites them
   std::int64_t count = 0;                          // number of elements
-  bool decays = true;                              // false: weight decay does not apply
+  // The index of the shard's group: the update uses the scalars at group * scalar_bytes() of its argument `scalars`.
+  int group = 0;
   // *amax is raised to the greatest magnitude of the updated master, rounded to bf16. NaNs are ignored. Requires a
   // master in fp32. Null: the amax is not computed.
   float* amax = nullptr;
@@ -57,6 +59,12 @@ void check_shard(const UpdateShard& shard, std::size_t planes);
 // with this call, or with a kernel of the same results.
 void raise_amaxes(const UpdateShard& shard);
 
+// The numbers that a group of parameters shares in an update.
+struct GroupRates {
+  double lr = 0;                // learning rate
+  std::optional<double> decay;  // weight decay; absent: that of the rule
+};
+
 class MatrixRule;
 
 // Immutable. Any thread may call the functions. The results of an element do not depend on other elements, on its
@@ -65,16 +73,19 @@ class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
+  // Returns the word for the rule in flags and reports, such as "adamw".
+  virtual std::string_view name() const = 0;
   // Returns at most kMaxStatePlanes planes. `master` is the type of the masters.
   virtual std::vector<StatePlane> planes(quant::DType master) const = 0;
-  // Returns the bytes of the numbers that change from update to update: a multiple of 8.
+  // Returns the bytes of a group's scalars, which are the numbers that differ between updates and between groups: a
+  // multiple of 8.
   virtual std::size_t scalar_bytes() const = 0;
-  // Writes these numbers for the update with this number, from 1. `lr` is the learning rate. Throws Error for a number
-  // below 1.
-  virtual void scalars(double lr, std::int64_t number, std::byte* to) const = 0;
-  // Updates the shards. With a stream, all pointers point to memory of its device, and the call enqueues the update.
-  // Without a stream, they point to host memory. The gradient is multiplied by clip->factor. If clip->applies is 0, the
-  // update changes only amaxes, which are then those of the current masters. Throws the errors of check_shard.
+  // Writes the scalars of a group for the update with this number, from 1. Throws Error for a number below 1.
+  virtual void scalars(const GroupRates& rates, std::int64_t number, std::byte* to) const = 0;
+  // Updates the shards. `scalars` are those of the rule's groups, one after another. With a stream, all pointers point
+  // to memory of its device, and the call enqueues the update. Without a stream, they point to host memory. The
+  // gradient is multiplied by clip->factor. If clip->applies is 0, the update changes only amaxes, which are then those
+  // of the current masters. Throws the errors of check_shard.
   virtual void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
                       base::CudaStream stream) const = 0;
   // Returns the rule as a rule of whole matrices (matrix_rule.h); null for a rule of single elements.
@@ -85,16 +96,18 @@ class UpdateRule {
 std::int64_t state_bytes(const UpdateRule& rule, std::int64_t elements, quant::DType master);
 
 // The scalars of an update whose number the host does not know yet, because it has not read yet whether the updates
-// directly before were applied. Choices are the lowest possible number, as an int64, and the scalars of kScalarChoices
-// consecutive numbers from it. The host computes them, so every device uses the same bits.
+// directly before were applied. Choices are the lowest possible number, as an int64, and the scalars of all groups for
+// kScalarChoices consecutive numbers from it. The host computes them (UpdateScalars), so every device uses the same
+// bits.
 inline constexpr int kScalarChoices = 3;
-std::size_t choices_bytes(const UpdateRule& rule);
-void write_choices(const UpdateRule& rule, double lr, std::int64_t lowest, std::byte* to);
+constexpr std::size_t choices_bytes(std::size_t scalar_bytes) {
+  return sizeof(std::int64_t) + kScalarChoices * scalar_bytes;
+}
 
 namespace cuda {
 // If clip->applies is not 0, increments *updates and copies the scalars of this number from `choices` to `scalars`.
-// Otherwise *updates and the scalars are unchanged. A number outside the choices traps on the device. `bytes` is
-// UpdateRule::scalar_bytes. All pointers point to device memory.
+// Otherwise *updates and the scalars are unchanged. A number outside the choices traps on the device. `bytes` are
+// those of the scalars of one number. All pointers point to device memory.
 void choose_scalars(const std::byte* choices, std::size_t bytes, const Clip* clip, std::int64_t* updates,
                     std::byte* scalars, base::CudaStream stream);
 }  // namespace cuda

@@ -41,8 +41,8 @@ std::vector<shard::ParameterSpec> specs_with(const shard::FormatPolicies& polici
 void check_dtype(quant::DType dtype, const shard::FormatPolicy& policy, std::string_view format,
                  std::string_view rules) {
   const auto other = std::ranges::find_if(
-      policy.rules, [](const shard::FormatRule& rule) { return rule.format != quant::Format::bf16; });
-  const quant::Format requested = other == policy.rules.end() ? policy.format : other->format;
+      policy.rules, [](const shard::FormatRule& rule) { return rule.value != quant::Format::bf16; });
+  const quant::Format requested = other == policy.rules.end() ? policy.format : other->value;
   if (dtype != quant::DType::bf16 && requested != quant::Format::bf16)
     throw InputError("{}: got {} with --dtype {}, expected it with --dtype bf16",
                      other == policy.rules.end() ? format : rules, name_of(requested), name_of(dtype));
@@ -150,7 +150,7 @@ void complete_recipe(FormatSettings& formats) {
 
 bool has_format(const shard::FormatPolicy& policy, quant::Format format) {
   return policy.format == format ||
-         std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.format == format; });
+         std::ranges::any_of(policy.rules, [&](const shard::FormatRule& rule) { return rule.value == format; });
 }
 
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model) {

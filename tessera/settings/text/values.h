@@ -12,6 +12,7 @@
 #include "tessera/base/text/printable.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/settings.h"
+#include "tessera/settings/text/number_rules.h"
 #include "tessera/settings/text/step_times.h"
 
 namespace tessera::settings {
@@ -47,6 +48,12 @@ inline constexpr auto kWords<GemmKernels> =
     std::array{Word{GemmKernels::automatic, "auto"}, Word{GemmKernels::native, "native"}};
 template <>
 inline constexpr auto kWords<Moments> = std::array{Word{Moments::fp32, "fp32"}, Word{Moments::bf16, "bf16"}};
+template <>
+inline constexpr auto kWords<OptimizerRule> =
+    std::array{Word{OptimizerRule::adamw, "adamw"}, Word{OptimizerRule::muon, "muon"}};
+template <>
+inline constexpr auto kWords<ops::MuonScale> =
+    std::array{Word{ops::MuonScale::moonshot, "moonshot"}, Word{ops::MuonScale::original, "original"}};
 template <>
 inline constexpr auto kWords<RecomputeSetting> =
     std::array{Word{RecomputeSetting::none, "none"}, Word{RecomputeSetting::selective, "selective"},
@@ -138,6 +145,16 @@ inline void read(const std::string& text, const std::string& where, Budget& to) 
 }
 inline void read(const std::string& text, const std::string& where, std::vector<shard::FormatRule>& to) {
   to = shard::parse_format_rules(text, where);
+}
+inline void read(const std::string& text, const std::string& where, std::vector<base::NameRule<double>>& to) {
+  to = parse_number_rules(text, where);
+}
+inline void read(const std::string& text, const std::string& where, std::vector<base::NameRule<OptimizerRule>>& to) {
+  to = base::parse_name_rules(text, where, "RULE", [](std::string_view value) {
+    for (const auto& word : kWords<OptimizerRule>)
+      if (word.name == value) return word.value;
+    throw InputError("got '{}', expected adamw or muon", value);
+  });
 }
 inline void read(const std::string& text, const std::string& where, std::map<std::int64_t, int>& to) {
   to = parse_step_times(text, where);
@@ -242,7 +259,8 @@ constexpr Field field() {
           },
           .is_list = is_list,
           .is_switch = std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>,
-          .may_be_empty = std::is_same_v<T, FormatRules>};
+          .may_be_empty =
+              std::is_same_v<T, FormatRules> || std::is_same_v<T, NumberRules> || std::is_same_v<T, OptimizerRules>};
 }
 
 }  // namespace tessera::settings

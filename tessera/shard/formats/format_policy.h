@@ -6,17 +6,14 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/text/name_rules.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/shard/parameter.h"
 
 namespace tessera::shard {
 
-// The format of the parameters whose names match `pattern`. `pattern` is a shell pattern: * matches any characters.
-struct FormatRule {
-  std::string pattern;
-  quant::Format format = quant::Format::bf16;
-  bool is_default = false;  // true: a default of the program, not a rule of the user
-};
+// The format of the parameters whose names match a pattern.
+using FormatRule = base::NameRule<quant::Format>;
 
 // The format of a parameter is that of the last rule that matches its name, or `format` if no rule matches.
 struct FormatPolicy {
@@ -27,10 +24,6 @@ struct FormatPolicy {
 
   bool is_bf16() const;
 };
-// Returns the last rule that matches the name; null if no rule matches.
-const FormatRule* rule_of(const FormatPolicy& policy, const std::string& name);
-// Returns the name with * instead of the numbers of layers: "layers.*.mlp.down.weight".
-std::string pattern_of(std::string_view name);
 
 // Parses rules of the form "PATTERN=FORMAT,PATTERN=FORMAT". Throws InputError for any other text; its message begins
 // with `where`.
@@ -50,8 +43,7 @@ void set_encoding(ParameterSpec& spec, const FormatPolicy& policy, const Paramet
 // set_encoding. Throws the errors of set_encoding for the weight or its backward weight.
 void set_backward(ParameterSpec& spec, const FormatPolicy& policy, const ParameterTypes& types);
 
-// Throws InputError if a rule does not match any of `names`, or if later rules match all names that it matches. The
-// message begins with `where`.
+// Calls base::check_name_rules for names of matrices with number formats.
 void check_rules(std::span<const FormatRule> rules, std::span<const std::string> names, std::string_view where);
 
 }  // namespace tessera::shard

@@ -28,13 +28,13 @@ void add(FormatShares& shares, const ParameterSpec& spec, const FormatPolicy& po
   const std::int64_t elements = elements_of(spec);
   shares.elements[static_cast<std::size_t>(format)] += elements;
   if (format != Format::bf16) return;
-  const FormatRule* rule = rule_of(policy, spec.name);
+  const FormatRule* rule = base::rule_of(policy.rules, spec.name);
   const NoFormat reason = reason_of(spec, rule);
   auto weights = std::ranges::lower_bound(shares.without, reason, {}, &WithoutFormat::reason);
   if (weights == shares.without.end() || weights->reason != reason)
     weights = shares.without.insert(weights, {.reason = reason, .elements = 0, .patterns = {}});
   weights->elements += elements;
-  std::string pattern = pattern_of(spec.name);
+  std::string pattern = base::pattern_of(spec.name);
   if (reason == NoFormat::rule) pattern = rule->pattern;
   if (reason == NoFormat::by_default && policy.format == Format::bf16) pattern = "*";
   if (std::ranges::find(weights->patterns, pattern) == weights->patterns.end())

@@ -67,16 +67,22 @@ const std::vector<layout::LocalLayout>& MatrixPlan::states_of(const ParameterSpe
   const auto found = std::ranges::find(known_, spec, &decltype(known_)::value_type::first);
   if (found != known_.end()) return found->second;
   const Domain& domain = layout_.domains[static_cast<std::size_t>(spec.domain)];
-  std::map<int, ParameterLayouts> layouts;  // by replica
+  std::map<std::pair<int, Slots>, ParameterLayouts> layouts;  // by replica and slots of the compute group
   std::vector<layout::LocalLayout> states;
   for (const int rank : group_) {
     Cuts cuts = cuts_of(layout_.mesh, domain, rank);
     cuts.zero = zero_;
-    const int replica = cuts.any_reduced() ? cuts.replica : 0;
-    auto of_replica = layouts.find(replica);
-    if (of_replica == layouts.end()) of_replica = layouts.emplace(replica, layouts_of(named, cuts)).first;
-    states.push_back(rank_parts(of_replica->second, cuts, place_of(layout_.mesh, domain, rank)).local_state);
+    std::pair<int, Slots> key(0, {});
+    if (cuts.any_reduced())
+      key = {cuts.replica, compute_group_of(layout_.mesh, domain, layout_.domains.front(), rank).slots};
+    auto known = layouts.find(key);
+    if (known == layouts.end()) {
+      if (cuts.any_reduced()) spec.compute = spec.compute_by_slots.at(key.second);
+      known = layouts.emplace(key, layouts_of(spec, cuts)).first;
+    }
+    states.push_back(rank_parts(known->second, cuts, place_of(layout_.mesh, domain, rank)).local_state);
   }
+  spec.compute = named.compute;
   return known_.emplace_back(std::move(spec), std::move(states)).second;
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "tessera/base/error.h"
 #include "tessera/shard/matrices/matrix_blocks.h"
+#include "tessera/train/update/dense_pieces.h"
 
 namespace tessera::train {
 namespace {
@@ -15,11 +15,6 @@ std::byte* at(void* data, std::int64_t offset, quant::DType type) {
 
 const MatrixShard& shard_in(std::span<const MatrixShard> bucket, schedule::ParameterId id) {
   return *std::ranges::find(bucket, id, &MatrixShard::id);
-}
-
-void check_dense(const layout::Piece& piece, const std::string& name) {
-  TESSERA_CHECK(piece.stride == piece.box.cols || piece.box.rows == 1, "'{}': the rows of its state are not dense",
-                name);
 }
 
 // Returns the part of a shard with `count` elements from `offset` on, whose gradient is `x`.
@@ -85,8 +80,7 @@ std::vector<ops::DirectionShard> MatrixUpdate::directions_of(const shard::Joined
     const shard::ShardedParameter& parameter = runtime_.parameter(joined.ids[i]);
     const std::int64_t logical_cols = layout::matrix_shape(parameter.spec.dims).cols;
     const quant::DType plane = rule_.planes(whole.master_type).front().type;
-    for (const layout::Piece& piece : parameter.local_state.pieces) {
-      check_dense(piece, parameter.spec.name);
+    for (const layout::Piece& piece : dense_pieces(parameter.local_state)) {
       ops::DirectionShard part{.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type),
                                .gradient_type = whole.gradient_type,
                                .master_type = whole.master_type,
@@ -94,6 +88,7 @@ std::vector<ops::DirectionShard> MatrixUpdate::directions_of(const shard::Joined
                                .direction = state_at(joined, joined.state_offsets[i] + piece.offset),
                                .direction_type = joined.type,
                                .count = piece.box.elements(),
+                               .group = whole.group,
                                .indices = {.first = piece.box.row * logical_cols + piece.box.col},
                                .rounding_key = whole.rounding_key};
       if (piece.box.cols != logical_cols) part.indices.row = piece.box.cols, part.indices.stride = logical_cols;
@@ -110,7 +105,7 @@ std::vector<ops::UpdateShard> MatrixUpdate::updates_of(const shard::JoinedMatric
     const ops::UpdateShard& whole = shard_in(bucket, joined.ids[i]).shard;
     const shard::ShardedParameter& parameter = runtime_.parameter(joined.ids[i]);
     const std::vector<shard::MatrixBlock> matrices = shard::matrix_blocks(parameter.spec);
-    for (const layout::Piece& piece : parameter.local_state.pieces) {
+    for (const layout::Piece& piece : dense_pieces(parameter.local_state)) {
       const std::int64_t end = piece.box.row + piece.box.rows;
       auto matrix = std::ranges::upper_bound(
           matrices, piece.box.row, {}, [](const shard::MatrixBlock& block) { return block.box.row + block.box.rows; });

@@ -1,12 +1,14 @@
 #include "tessera/train/update/optimizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/runtime/update_calls.h"
+#include "tessera/train/update/dense_pieces.h"
 
 namespace tessera::train {
 namespace {
@@ -19,26 +21,40 @@ bool is_fused(const shard::ShardedParameter& parameter) {
 
 }  // namespace
 
-Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdateRule> rule, std::uint64_t seed)
-    : runtime_(runtime), rule_(std::move(rule)), seed_(seed), cast_(runtime) {
+Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdatePolicy> policy, std::uint64_t seed)
+    : runtime_(runtime), policy_(std::move(policy)), seed_(seed), cast_(runtime), groups_(policy_) {
   const base::Device device = runtime.parallel().device;
   for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     const shard::ShardedParameter& parameter = runtime.parameter(id);
     std::vector<base::Buffer>& state = state_.emplace_back();
+    Place& place = places_.emplace_back();
     if (!parameter.spec.trainable) continue;
-    const std::vector<ops::StatePlane> planes = rule_->planes(parameter.types.accumulator);
+    const ops::ParameterUpdate update = policy_->update_of(parameter.spec.name, parameter.spec.decay);
+    place = {.rule = update.rule, .group = groups_.add(update)};
+    TESSERA_CHECK(rule_of(id).matrix_rule() == nullptr || shard::has_matrices(parameter.spec),
+                  "'{}' has no matrices, but its rule {} updates whole matrices", parameter.spec.name,
+                  rule_of(id).name());
+    const std::vector<ops::StatePlane> planes = rule_of(id).planes(parameter.types.accumulator);
     TESSERA_CHECK(planes.size() <= ops::kMaxStatePlanes, "update rule: {} state planes, expected at most {}",
                   planes.size(), ops::kMaxStatePlanes);
     for (const ops::StatePlane& plane : planes)
       state.emplace_back(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), plane.type)), device)
           .fill_zero();
   }
-  scalars_ = base::Buffer(rule_->scalar_bytes(), device);
+  for (const auto& rule : policy_->rules)
+    matrix_updates_.push_back(
+        rule->matrix_rule() == nullptr ? nullptr : std::make_unique<MatrixUpdate>(runtime, *rule->matrix_rule()));
+  scalars_ = base::Buffer(groups_.bytes(), device);
   if (!runtime.parallel().is_asynchronous()) return;
-  for (int i = 0; i < kMaxUnconfirmed; ++i) uploads_.push_back(base::Buffer::pinned(ops::choices_bytes(*rule_)));
-  choices_ = base::Buffer(ops::choices_bytes(*rule_), device);
+  const std::size_t choices = ops::choices_bytes(groups_.bytes());
+  for (int i = 0; i < kMaxUnconfirmed; ++i) uploads_.push_back(base::Buffer::pinned(choices));
+  choices_ = base::Buffer(choices, device);
   counter_ = base::Buffer(sizeof(std::int64_t), device);
   set_updates(0);
+}
+
+const ops::UpdateRule& Optimizer::rule_of(schedule::ParameterId id) const {
+  return *policy_->rules[places_[static_cast<std::size_t>(id)].rule];
 }
 
 void Optimizer::set_updates(std::int64_t updates) {
@@ -56,7 +72,8 @@ ops::UpdateShard Optimizer::shard_of(schedule::ParameterId id) {
                          .gradient = parameter.state_gradient(),
                          .gradient_type = parameter.gradient_type(),
                          .count = parameter.state_elements(),
-                         .decays = parameter.spec.decay};
+                         .group = places_[static_cast<std::size_t>(id)].group,
+                         .rounding_key = ops::state_rounding_key(seed_, parameter.spec.name)};
   std::ranges::transform(state_[static_cast<std::size_t>(id)], shard.planes.begin(),
                          [](base::Buffer& plane) { return plane.data(); });
   return shard;
@@ -65,7 +82,7 @@ ops::UpdateShard Optimizer::shard_of(schedule::ParameterId id) {
 void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& whole,
                              std::vector<ops::UpdateShard>& shards) const {
   const shard::ShardedParameter& parameter = runtime_.parameter(id);
-  const std::vector<ops::StatePlane> planes = rule_->planes(parameter.types.accumulator);
+  const std::vector<ops::StatePlane> planes = rule_of(id).planes(parameter.types.accumulator);
   const bool is_rounded = std::ranges::any_of(
       planes, [&](const ops::StatePlane& plane) { return plane.type != parameter.types.accumulator; });
   if (!is_rounded) return shards.push_back(whole);
@@ -73,9 +90,7 @@ void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& w
   const auto at = [](void* data, std::int64_t offset, quant::DType type) -> void* {
     return data == nullptr ? nullptr : static_cast<std::byte*>(data) + shard::bytes_of(offset, type);
   };
-  for (const layout::Piece& piece : parameter.local_state.pieces) {
-    TESSERA_CHECK(piece.stride == piece.box.cols || piece.box.rows == 1, "'{}': the rows of its state are not dense",
-                  parameter.spec.name);
+  for (const layout::Piece& piece : dense_pieces(parameter.local_state)) {
     ops::UpdateShard part = whole;
     part.count = piece.box.elements();
     part.master = at(whole.master, piece.offset, whole.master_type);
@@ -89,8 +104,23 @@ void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& w
     }
     part.indices = {.first = piece.box.row * logical_cols + piece.box.col};
     if (piece.box.cols != logical_cols) part.indices.row = piece.box.cols, part.indices.stride = logical_cols;
-    part.rounding_key = ops::state_rounding_key(seed_, parameter.spec.name);
     shards.push_back(part);
+  }
+}
+
+void Optimizer::run_rules(std::span<const MatrixShard> shards, const ops::Clip* clip) {
+  for (std::size_t rule = 0; rule < policy_->rules.size(); ++rule) {
+    const std::byte* const scalars = scalars_.data() + groups_.offset_of(rule);
+    std::vector<MatrixShard> of_rule;
+    std::ranges::copy_if(shards, std::back_inserter(of_rule),
+                         [&](const MatrixShard& it) { return places_[static_cast<std::size_t>(it.id)].rule == rule; });
+    if (matrix_updates_[rule]) {
+      matrix_updates_[rule]->update(of_rule, scalars, clip);
+      continue;
+    }
+    std::vector<ops::UpdateShard> parts;
+    for (const auto& [id, shard] : of_rule) append_parts(id, shard, parts);
+    if (!parts.empty()) policy_->rules[rule]->update(parts, scalars, clip, runtime_.parallel().compute->stream());
   }
 }
 
@@ -99,7 +129,7 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, con
   for (const schedule::ParameterId id : bucket)
     if (!is_fused(runtime_.parameter(id))) left.push_back(id);
   const std::vector<shard::StateAmaxes> amaxes = cast_.places_of_amaxes(left);
-  std::vector<ops::UpdateShard> shards;
+  std::vector<MatrixShard> shards;
   auto next = amaxes.begin();
   for (const schedule::ParameterId id : bucket) {
     ops::UpdateShard shard = shard_of(id);
@@ -108,27 +138,27 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, con
       shard.amax_elements = next->elements;
       shard.amax_offset = next++->offset;
     }
-    append_parts(id, shard, shards);
+    shards.push_back({id, shard});
   }
-  rule_->update(shards, scalars_.data(), clip, runtime_.parallel().compute->stream());
+  run_rules(shards, clip);
   cast_.cast(left, !amaxes.empty());
 }
 
 void Optimizer::begin_update(double lr) {
-  if (!runtime_.parallel().is_asynchronous()) return rule_->scalars(lr, updates_ + 1, scalars_.data());
+  if (!runtime_.parallel().is_asynchronous()) return groups_.write(lr, updates_ + 1, scalars_.data());
   TESSERA_CHECK(unconfirmed_ < kMaxUnconfirmed, "cannot begin an update while {} updates are unconfirmed, the maximum",
                 unconfirmed_);
   ++unconfirmed_;
   // The buffer can be reused: the previous copy from this buffer is done, because its update is confirmed.
   base::Buffer& upload = uploads_[std::exchange(next_upload_, (next_upload_ + 1) % uploads_.size())];
-  ops::write_choices(*rule_, lr, updates_ + 1, upload.data());
+  groups_.write_choices(lr, updates_ + 1, upload.data());
   runtime_.parallel().kernels().copy(upload.data(), choices_.data(), upload.size());
 }
 
 void Optimizer::update(const ops::Clip* clip) {
   const shard::ParallelGroups& parallel = runtime_.parallel();
   if (parallel.is_asynchronous()) {
-    base::cuda_only<ops::cuda::choose_scalars>(choices_.data(), rule_->scalar_bytes(), clip,
+    base::cuda_only<ops::cuda::choose_scalars>(choices_.data(), groups_.bytes(), clip,
                                                counter_.as<std::int64_t>().data(), scalars_.data(),
                                                parallel.compute->stream());
   } else {

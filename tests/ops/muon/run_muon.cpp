@@ -46,7 +46,7 @@ int run(DType type, std::int64_t rows, std::int64_t cols, int updates, double lr
   if (!master.read()) return 2;
   for (int update = 1; update <= updates; ++update) {
     if (!gradient.read()) return 2;
-    rule->scalars(lr, update, scalars.data());
+    rule->scalars({.lr = lr}, update, scalars.data());
     const ops::DirectionShard direction{.gradient = gradient.bytes.data(),
                                         .gradient_type = accumulator,
                                         .master_type = accumulator,

@@ -127,7 +127,7 @@ std::shared_ptr<const UpdateRule> rule_of() {
 }
 void update(std::span<const UpdateShard> shards, std::int64_t number, bool applies = true) {
   std::vector<std::byte> scalars(rule_of()->scalar_bytes());
-  rule_of()->scalars(0.01, number, scalars.data());
+  rule_of()->scalars({.lr = 0.01}, number, scalars.data());
   const Clip clip{.factor = 0.7, .applies = applies ? 1 : 0};
   rule_of()->update(shards, scalars.data(), &clip, {});
 }
@@ -282,7 +282,7 @@ TEST(OnCudaMoments, HaveTheBitsOfTheHost) {
         }
       std::vector<std::byte> scalars(rule_of()->scalar_bytes());
       for (const std::int64_t number : {std::int64_t{1}, (std::int64_t{1} << 32) + 2}) {
-        rule_of()->scalars(0.01, number, scalars.data());
+        rule_of()->scalars({.lr = 0.01}, number, scalars.data());
         const Clip clip{.factor = 0.7};
         StepScalars of_step;
         std::memcpy(&of_step, scalars.data(), sizeof of_step);

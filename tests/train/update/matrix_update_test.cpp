@@ -14,6 +14,7 @@
 
 #include "tessera/base/text/name_hash.h"
 #include "tessera/comm/local/world.h"
+#include "tessera/models/decoder/decoder_layouts.h"
 #include "tessera/models/decoder/decoder_parameters.h"
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/optimizer/muon.h"
@@ -82,9 +83,12 @@ class LogicalTensors {
 std::vector<shard::ParameterSpec> hidden_matrices(const shard::ParallelGroups& parallel, const MuonCase& it) {
   const nn::MeshDegrees& degrees = it.degrees;
   models::ParameterOptions options{.tp_size = degrees.tp};
-  models::DecoderConfig model = degrees.unused.empty() ? balanced_model() : odd_model();
+  const models::DecoderConfig model = degrees.unused.empty() ? balanced_model() : odd_model();
   if (degrees.experts) options.etp = degrees.experts->etp, options.ep = degrees.experts->ep;
-  options.shapes = parallel.compute_group().shapes;
+  const shard::ComputeGroup& group = parallel.compute_group();
+  options.tp_size = group.size;
+  options.parts = models::parts_of(model, group.nominal_size, group.slots);
+  options.shapes = group.shapes;
   std::vector<shard::ParameterSpec> specs = decoder_parameters(model, options);
   std::erase_if(specs, [](const shard::ParameterSpec& spec) { return !spec.is_hidden_matrix; });
   return specs;
@@ -109,7 +113,7 @@ class RankUpdate {
 
   void step(int number) {
     std::vector<std::byte> scalars(rule_.scalar_bytes());
-    rule_.scalars(kMuonRate, number, scalars.data());
+    rule_.scalars({.lr = kMuonRate}, number, scalars.data());
     const ops::Clip clip{.factor = 0.5};
     const int weights = runtime_.parameters().weights();
     for (int b = 0; b < buckets_; ++b) {
