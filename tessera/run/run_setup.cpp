@@ -20,6 +20,7 @@
 #include "tessera/settings/resume.h"
 #include "tessera/settings/settings.h"
 #include "tessera/settings/trainer_options.h"
+#include "tessera/train/trainer_checkpoint.h"
 
 namespace tessera::run {
 namespace {
@@ -222,7 +223,11 @@ RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& p
   if (!setup.run->valid.empty())
     setup.valid = open_data({.blend = setup.run->valid, .flag = "--valid", .uses_weights = false}, setup, places);
   if (start.reader) check_stored(setup, state, where);
-  if (start.reader) check_stored_types(*start.reader, setup.run);
+  if (start.reader) {
+    check_stored_types(*start.reader, setup.run);
+    for (const std::string& note : train::notes_of_state(*start.reader, *setup.run.update()))
+      setup.notes.push_back(note);
+  }
   if (const std::string note = setup.data->note(); !note.empty()) setup.notes.push_back(note);
   for (const std::string& warning : settings::warnings_of(setup.run.stored())) setup.notes.push_back(warning);
   add_tokenizer(setup, state, where, places);

@@ -1,7 +1,11 @@
 #include "tessera/train/trainer_checkpoint.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <bit>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -187,6 +191,24 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
 void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {
   stored_scales(reader);
   stored_updates(reader, policy);
+}
+
+std::vector<std::string> notes_of_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {
+  std::vector<std::set<std::string>> fresh(policy.rules.size());
+  for (const checkpoint::StoredTensor& tensor : reader.manifest().tensors) {
+    const std::size_t rule = policy.update_of(tensor.name, /*decays=*/true).rule;
+    const std::vector<checkpoint::Kind> kinds = kinds_of(*policy.rules[rule]);
+    // The state is that of another rule.
+    if (tensor.kind.is_state() && std::ranges::find(kinds, tensor.kind) == kinds.end()) fresh[rule].insert(tensor.name);
+  }
+  std::vector<std::string> notes;
+  for (std::size_t rule = 0; rule < fresh.size(); ++rule)
+    if (!fresh[rule].empty())
+      notes.push_back(
+          fmt::format("the state of {} starts at zero for {} parameters, such as {}: the checkpoint has "
+                      "their state of another update rule",
+                      policy.rules[rule]->name(), fresh[rule].size(), *fresh[rule].begin()));
+  return notes;
 }
 
 void load_tensors(Trainer& trainer, const TensorSource& source) {

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/train/trainer.h"
@@ -23,6 +25,10 @@ void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePo
 // the parameter by another rule. If it has no masters, the masters are made from the weights. Throws InputError, also
 // for a parameter without gradients whose values are not finite.
 void load_trainer(Trainer& trainer, const checkpoint::CheckpointReader& reader);
+
+// Returns a line for each rule with parameters whose state starts at zero, because the run that wrote the checkpoint
+// updated them by another rule.
+std::vector<std::string> notes_of_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy);
 
 // A source from which a trainer's tensors are read.
 struct TensorSource {
