@@ -255,6 +255,7 @@ constexpr Field field() {
           .json_of = [](const std::vector<std::string>& words) -> json {
             if constexpr (is_list) return words;
             if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) return json_of_text<T>(words[0]);
+            if constexpr (std::is_same_v<T, std::optional<double>>) return json_of_text<double>(words[0]);
             return words[0];
           },
           .is_list = is_list,
