@@ -71,6 +71,13 @@ TEST(UpdateRules, RefuseMuonWhereItHasNoMatrices) {
               HasSubstr("embedding.weight, a table whose rows are read by index"));
   EXPECT_THAT(refusal({"--optimizer-rules", "layers.*.ffn=muon"}),
               HasSubstr("--optimizer-rules: got layers.*.ffn=muon, expected the name of a trained parameter"));
+}
+
+TEST(UpdateRules, RefuseSettingsOfMuonWithoutAnEffect) {
+  const auto refusal = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--model", "llama-tiny", "--data", "d", "--steps", "4", "--out", "o"});
+    return base::refusal([&] { check(parse(flags)); });
+  };
   EXPECT_THAT(refusal({"--muon-momentum", "0.9"}),
               HasSubstr("--muon-momentum: got 0.9, expected it with --optimizer muon"));
   EXPECT_THAT(refusal({"--muon-nesterov", "off"}), HasSubstr("--muon-nesterov: got false"));
