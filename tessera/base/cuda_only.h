@@ -18,7 +18,7 @@ struct NoCuda<Result (*)(Arguments...)> {
 // cuda_only<f> is f in a build with CUDA. In other builds it is a function that throws Error, and no object file refers
 // to f, so f needs a declaration but no definition.
 template <auto function>
-inline constexpr decltype(function) cuda_only = [] {
+inline constexpr decltype(function) cuda_only = [] {  // NOLINT(readability-identifier-naming)
   if constexpr (kHasCuda)
     return function;
   else

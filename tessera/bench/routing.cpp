@@ -9,6 +9,7 @@
 
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
+#include "tessera/train/update/master_values.h"
 #include "tessera/train/update/weight_cast.h"
 
 namespace tessera::bench {
@@ -26,10 +27,11 @@ void scale_rows(runtime::Runtime& runtime, std::string_view name, const std::fun
   for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
     if (!parameter.spec.name.ends_with(name)) continue;
-    const quant::DType type = parameter.types.accumulator;
+    train::MasterValues masters(parameter, runtime.parallel());
+    const quant::DType type = masters.type();
     for (const layout::Piece& piece : parameter.local_state.pieces) {
       if (piece.box.rows == 0 || piece.box.cols == 0) continue;
-      std::byte* first = parameter.state_master() + static_cast<std::size_t>(piece.offset) * quant::size_of(type);
+      std::byte* first = masters.data() + shard::bytes_of(piece.offset, type);
       const at::Tensor rows = ops::view_of(first, {(piece.box.rows - 1) * piece.stride + piece.box.cols}, type,
                                            ops::to_device(parallel.device))
                                   .as_strided({piece.box.rows, piece.box.cols}, {piece.stride, 1});
@@ -38,6 +40,7 @@ void scale_rows(runtime::Runtime& runtime, std::string_view name, const std::fun
         factors.mutable_data_ptr<double>()[row] = factor(piece.box.row + row);
       rows.mul_(factors.to(rows.options()));
     }
+    masters.store();
     cast.cast({&id, 1});
     runtime.program().publish(id);
   }

@@ -184,6 +184,7 @@ StepLimit longest_limit(const StepLimit& own, comm::Communicator& all) {
                           .rounds = static_cast<int>(numbers[at + 4])};
     if (at == 0 || limit.seconds() > longest.seconds()) longest = limit;
   }
+  longest.rules = own.rules;
   return longest;
 }
 
@@ -312,6 +313,7 @@ nlohmann::ordered_json step_json(const StepBench& bench, const StepReport& repor
        {"limit_products_ms", report.limit.products * 1e3},
        {"limit_attention_ms", report.limit.attention * 1e3},
        {"limit_bytes", report.limit.bytes},
+       {"update_rules", predict::rules_json(report.limit.rules)},
        {"copy_bytes_per_second", report.limit.copy_rate},
        {"limit_ratio", limit_ms / report.median_ms},
        {"loss", report.loss}});
@@ -385,7 +387,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       "{}"
       "  limit          {:9.2f} ms: products {:.2f}, attention {:.2f}, {:.1f} GB at {:.2f} TB/s\n"
       "  limit / step   {:9.3f}{}\n"
-      "{}{}",
+      "{}{}"
+      "update rules of a rank:\n{}",
       bench.run->model, bench.run.model()->sizes().num_layers, bench.run->micro_batch, bench.run->seq_len,
       name_of(bench.run->dtype), bench.run.mesh().text, bench.steps, report.median_ms, report.p10_ms, report.p90_ms,
       report.tokens_per_second_per_rank, mfu_text(report),
@@ -399,7 +402,8 @@ std::string step_text(const StepBench& bench, const StepReport& report) {
       gigabytes(report.gather_arena_bytes), gigabytes(report.reduce_arena_bytes), gigabytes(report.scratch_bytes),
       transport_line(report), limit_ms, report.limit.products * 1e3, report.limit.attention * 1e3,
       report.limit.bytes / 1e9, report.limit.copy_rate / 1e12, limit_ms / report.median_ms,
-      remark.empty() ? "" : " (" + remark + ")", expert_lines(report), graph_line(bench, report));
+      remark.empty() ? "" : " (" + remark + ")", expert_lines(report), graph_line(bench, report),
+      predict::rules_text(report.limit.rules));
 }
 
 }  // namespace tessera::bench

@@ -12,6 +12,7 @@
 
 #include "tessera/bench/routing.h"
 #include "tessera/comm/world.h"
+#include "tessera/predict/update_bytes.h"
 #include "tessera/settings/expert_summary.h"
 #include "tessera/telemetry/metric.h"
 #include "tessera/train/trainer.h"
@@ -35,7 +36,8 @@ struct StepLimit {
   double products = 0, attention = 0;  // measured
   // The bytes that all other work reads and writes, and the rate of the copies in bytes per second (read + write).
   double bytes = 0, copy_rate = 0;
-  int rounds = 0;  // number of repetitions, over which the times are means
+  int rounds = 0;                         // number of repetitions, over which the times are means
+  std::vector<predict::RuleBytes> rules;  // of the update, which is part of `bytes`; of the first rank
   double seconds() const { return products + attention + bytes / copy_rate; }
 };
 

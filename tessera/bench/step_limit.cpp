@@ -176,8 +176,9 @@ class Calls {
 };
 
 // Returns the bytes of the work at the end of a step and of its microbatches: the update, the gradient's norm, and the
-// ordered sums of the gradient parts that gtp ranks send.
-std::int64_t update_bytes(const predict::DryOptions& options, const predict::DryStep& dry, std::int64_t microbatches) {
+// ordered sums of the gradient parts that gtp ranks send. Adds the update to `rules`.
+std::int64_t update_bytes(const predict::DryOptions& options, const predict::DryStep& dry, std::int64_t microbatches,
+                          std::vector<predict::RuleBytes>& rules) {
   std::int64_t bytes = 0;
   for (const shard::ParameterSpec& spec : dry.parameters) {
     const shard::Cuts& cuts = dry.cuts[static_cast<std::size_t>(spec.domain)];
@@ -185,7 +186,11 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
         options.step.layout.mesh, options.step.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
     const shard::ParameterTypes& types = shard::types_of(spec, options.step.types);
     const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.step.types, cuts, place);
-    bytes += predict::update_bytes(options.update->rule_of(spec.name), updated, types, gradient);
+    const ops::UpdateRule& rule = options.update->rule_of(spec.name);
+    const predict::UpdatedElements elements{
+        .count = updated, .types = types, .gradient = gradient, .splits_master = splits_master(spec, types, cuts)};
+    bytes += predict::update_bytes(rule, elements);
+    add_to(rules, rule, elements);
     // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;
@@ -211,13 +216,14 @@ std::int64_t copied_bytes(const predict::DryOptions& options, const predict::Dry
 
 // Returns the bytes that the operators of a step except products and attention read and write, and the bytes of the
 // columnwise copies and of the work after the last pass.
-double bytes_beside(const StepBench& bench, const predict::DryOptions& options, const predict::DryStep& dry) {
+double bytes_beside(const StepBench& bench, const predict::DryOptions& options, const predict::DryStep& dry,
+                    std::vector<predict::RuleBytes>& rules) {
   double operators = 0;
   for (const std::vector<Work>& works : dry.work)
     for (const Work& work : works) operators += work.kind == WorkKind::memory ? work.bytes : 0;
   const std::int64_t microbatches = bench.run.microbatches();
   return static_cast<double>(microbatches) * operators +
-         static_cast<double>(update_bytes(options, dry, microbatches) + copied_bytes(options, dry));
+         static_cast<double>(update_bytes(options, dry, microbatches, rules) + copied_bytes(options, dry));
 }
 
 }  // namespace
@@ -228,7 +234,8 @@ StepLimit measure_limit(const StepBench& bench, int rank, base::Device device) {
   const predict::DryStep dry = dry_step(options);
   const double microbatches = microbatches_of(bench);
   const bool is_gpu = device.kind == base::DeviceKind::cuda;
-  StepLimit limit{.bytes = bytes_beside(bench, options, dry)};
+  StepLimit limit;
+  limit.bytes = bytes_beside(bench, options, dry, limit.rules);
   const ops::CachedMemoryScope cached_memory(device);  // libtorch would keep the memory, which the training steps need
   {
     const std::unique_ptr<KernelClock> clock = is_gpu ? base::cuda_only<make_event_clock>() : make_wall_clock();

@@ -27,7 +27,7 @@ inline constexpr std::string_view kManifestChecksumFile = "manifest.xxh3";
 class Kind {
  public:
   static constexpr std::size_t kMaxSize = 32;
-  static const Kind weight, master;
+  static const Kind weight, master;  // NOLINT(readability-identifier-naming)
   // Throws Error for a name of more than kMaxSize bytes.
   constexpr explicit Kind(std::string_view name) : size_(name.size()) {
     if (size_ > kMaxSize) throw Error("the kind of a tensor has {} bytes, expected at most {}", size_, kMaxSize);

@@ -76,7 +76,7 @@ class ParameterRanks {
         reads_columnwise(spec_)
             ? quant::columnwise_layout(*spec_.encoding, shard::extent_of(parts.local_compute)).bytes()
             : 0);
-    state_bytes_.push_back(bytes_of_state(parts.local_state.size));
+    state_bytes_.push_back(bytes_of_state(cuts, parts.local_state.size));
     const shard::Ways ways = ways_in(layouts, cuts, place).at(place);
     gather_bytes_.push_back(total_bytes(ways.gather));
     reduce_bytes_.push_back(total_bytes(ways.reduce));
@@ -138,14 +138,11 @@ class ParameterRanks {
     const bool by_rows = exchanges_rows(layouts.spec, layouts.weight, types_, cuts);
     return ways_.try_emplace(key, layouts.spec, layouts.weight, types_, cuts, by_rows).first->second;
   }
-  // Returns the same value as ShardedParameter::has_master.
   // Returns the bytes of the master and of the rule's state for this number of elements.
-  std::int64_t bytes_of_state(std::int64_t elements) const {
+  std::int64_t bytes_of_state(const shard::Cuts& cuts, std::int64_t elements) const {
     if (!spec_.trainable) return 0;
-    const std::int64_t master = has_master() ? types_.accumulator_bytes(elements) : 0;
-    return master + ops::state_bytes(rule_, elements, types_.accumulator);
+    return shard::master_bytes(spec_, types_, cuts, elements) + ops::state_bytes(rule_, elements, types_.accumulator);
   }
-  bool has_master() const { return planes_.size() > 1 || planes_.front().type != types_.accumulator; }
 
   const shard::ParameterSpec& spec_;
   shard::ParameterTypes types_;

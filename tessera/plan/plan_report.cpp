@@ -198,6 +198,7 @@ std::string memory_text(const StepPlanRequest& request, const StepPlan& step) {
       memory.overhead > 0 ? " + outside the plan " + bytes_text(memory.overhead) : "");
   text += "kept between steps:\n" + lasting_text("dense", memory.dense);
   if (request.run.has_experts()) text += lasting_text("experts", memory.experts);
+  text += "update rules of a rank:\n" + predict::rules_text(step.rules);
   return text + fmt::format("arenas: gathers {}, gradients {}, scratch {}\n", bytes_text(step.schedule.gather_arena),
                             bytes_text(step.schedule.reduce_arena), bytes_text(step.schedule.scratch));
 }
@@ -296,6 +297,7 @@ ordered_json plan_json(const StepPlanRequest& request, const StepPlan& step) {
       {"usable_bytes", usable_json(request)},
       {"missing_bytes", missing_bytes(step.memory, request)},
       {"kept_bytes", kinds_json(request, step.memory)},
+      {"update_rules", predict::rules_json(step.rules)},
       {"arenas",
        {{"gather_bytes", step.schedule.gather_arena},
         {"reduce_bytes", step.schedule.reduce_arena},

@@ -16,6 +16,7 @@ namespace tessera::plan {
 //  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "transfers", "overhead", "total"},
 //  "fits", "usable_bytes": null if the machine file does not state the memory, "missing_bytes": 0 if the plan fits,
 //  "kept_bytes": {"dense": {"weights", "gradients", "masters", "moments", "total"}, "experts": the same keys}
+//  "update_rules": rules_json (predict/update_bytes.h) of a rank
 //  "arenas": {"gather_bytes", "reduce_bytes", "scratch_bytes"},
 //  "traffic": {"gathered_bytes", "reduced_bytes"}                       of the rank that receives the most bytes
 //  "traffic_by_role": [{"parameters": "dense" or "experts", "purpose", "over", "bytes"}]                 of that rank,

@@ -189,6 +189,7 @@ StepPlan plan_step(const StepPlanRequest& request, const PreparedStep& prepared,
   step.parameters = prepared.parameters;
   step.trace = trace_of(request, dry);
   step.memory = memory_without_arenas(request, prepared, step.parameters);
+  step.rules = rules_of_rank(step.parameters, dry, options);
   const predict::CostInput input = cost_input_of(request, options);
   set_event_costs(request, prepared, input, step);
   set_schedule(input, schedule ? *schedule : schedule_of(request, prepared, input, step), step);

@@ -84,8 +84,11 @@ class Operators {
   // Returns the seconds of products in the model's type.
   double product(double flops) const { return flops / (flops_ * input_.machine.gemm_efficiency); }
   double update(const PlannedParameter& parameter) const {
-    return moves(update_bytes(input_.update.rule_of(parameter.size.name), parameter.state_elements, input_.types,
-                              parameter.gradient_type(input_.types)));
+    return moves(
+        update_bytes(input_.update.rule_of(parameter.size.name), {.count = parameter.state_elements,
+                                                                  .types = input_.types,
+                                                                  .gradient = parameter.gradient_type(input_.types),
+                                                                  .splits_master = parameter.splits_master}));
   }
   // Reads a weight and writes its columnwise copy, which has about as many bytes.
   double columnwise_copy(std::int64_t bytes) const {

@@ -49,7 +49,9 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
                            .shard_elements = most.shard,
                            .gradient_elements = spec.trainable ? most.shard : 0,
                            .state_elements = spec.trainable ? most.state : 0,
-                           .written_by_layers = shard::writes_main_grad(spec, layouts, types, cuts)};
+                           .written_by_layers = shard::writes_main_grad(spec, layouts, types, cuts),
+                           .splits_master = shard::splits_master(spec, types, cuts)};
+  planned.master_bytes = shard::master_bytes(spec, types, cuts, planned.state_elements);
   const bool by_rows = shard::exchanges_rows(spec, layouts, types, cuts);
   if (by_rows) {
     planned.row_buffers = shard::messages_of(spec, layouts, cuts.parts).buffers(types.model);

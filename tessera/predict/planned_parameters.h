@@ -15,7 +15,9 @@ struct PlannedParameter {
   std::int64_t stored_bytes = 0;    // bytes of all planes; maximum over the ranks
   // Elements whose gradient a rank sums, and elements that it updates; maximum over the ranks. 0 if frozen.
   std::int64_t gradient_elements = 0, state_elements = 0;
+  std::int64_t master_bytes = 0;   // of state_elements (shard::master_bytes)
   bool written_by_layers = false;  // result of shard::writes_main_grad()
+  bool splits_master = false;      // result of shard::splits_master()
   // The parameter that backward passes read instead, if there is one.
   schedule::ParameterId backward_weight = schedule::kNoParameter;
   // For a table whose rows travel by index (shard/rows/rows.h): bytes of buffers, and elements that a microbatch reads.

@@ -34,11 +34,10 @@ MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const 
   for (std::size_t id = 0; id < parameters.size(); ++id) {
     const PlannedParameter& parameter = parameters[id];
     const shard::ParameterTypes own = shard::types_of(dry.parameters[id], options.step.types);
-    const std::int64_t state = own.accumulator_bytes(parameter.state_elements);
     LastingBytes& kind = parameter.size.domain == nn::kExpertDomain ? memory.experts : memory.dense;
     kind.weights += parameter.stored_bytes;
     kind.gradients += shard::bytes_of(parameter.gradient_elements, parameter.gradient_type(own));
-    kind.masters += own.model != own.accumulator ? state : 0;
+    kind.masters += parameter.master_bytes;
     kind.moments +=
         ops::state_bytes(options.update->rule_of(parameter.size.name), parameter.state_elements, own.accumulator);
   }
@@ -49,6 +48,21 @@ MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const 
   }
   memory.optimizer += dry.matrix_buffers;
   return memory;
+}
+
+std::vector<RuleBytes> rules_of_rank(const std::vector<PlannedParameter>& parameters, const DryStep& dry,
+                                     const DryOptions& options) {
+  std::vector<RuleBytes> rules;
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    const PlannedParameter& parameter = parameters[id];
+    const shard::ParameterTypes own = shard::types_of(dry.parameters[id], options.step.types);
+    add_to(rules, options.update->rule_of(parameter.size.name),
+           {.count = parameter.state_elements,
+            .types = own,
+            .gradient = parameter.gradient_type(own),
+            .splits_master = parameter.splits_master});
+  }
+  return rules;
 }
 
 void check_schedule(const shard::RankLayout& layout, const StepPlan& step, const schedule::Schedule& schedule) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/predict/costs.h"
+#include "tessera/predict/update_bytes.h"
 
 namespace tessera::predict {
 
@@ -59,6 +60,7 @@ struct StepPlan {
   StepCosts costs;
   schedule::Prediction prediction, on_demand;  // on_demand: the prediction without a schedule
   MemoryUse memory;
+  std::vector<RuleBytes> rules;     // result of rules_of_rank
   Traffic busiest_rank, all_ranks;  // busiest_rank: traffic of the rank that receives the most bytes
   // By role: received bytes. For weights and gradients, the busiest rank counts; for activations in the program's
   // collectives, the rank of `trace`. Roles without bytes are omitted.
@@ -76,6 +78,9 @@ struct StepPlan {
 // the step that registers the parameters. `options` are those of the dry step.
 MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const DryStep& dry,
                          const DryOptions& options);
+// Returns what the update rules of a rank store and move. For each parameter, the rank with the most elements counts.
+std::vector<RuleBytes> rules_of_rank(const std::vector<PlannedParameter>& parameters, const DryStep& dry,
+                                     const DryOptions& options);
 // Throws Error if `schedule` is wrong for a rank of the mesh. All ranks execute the schedule, which belongs to the
 // trace and the parameters of `step`.
 void check_schedule(const shard::RankLayout& layout, const StepPlan& step, const schedule::Schedule& schedule);

@@ -231,7 +231,12 @@ void RunFiles::finish(const RunSummary& summary) {
   if (run.has_experts() || run.has_unused_places())
     for (const auto& [axis, degree] : settings::axes_of(run.degrees())) json["mesh"][axis] = degree;
   if (run.has_unused_places()) json["places"] = settings::inspect_places(run);
+  if (run->dtype == quant::DType::bf16) {
+    const settings::MasterBytes masters = run.master_bytes();
+    json["master_bytes"] = {{"split", masters.split}, {"fp32", masters.whole}};
+  }
   add_formats(run, summary, json);
+  json["update_rules"] = predict::rules_json(settings::update_rules_of(run));
   if (run->dropout.hidden > 0) json["hidden_dropout"] = run->dropout.hidden;
   if (run->dropout.embedding > 0) json["embedding_dropout"] = run->dropout.embedding;
   json["reduce_order"] = name_of(run->reduce_order);

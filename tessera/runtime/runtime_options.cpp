@@ -15,6 +15,7 @@ shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::Parame
 shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options, std::size_t domain) {
   cuts.zero = options.zero;
   cuts.one_microbatch = options.one_microbatch;
+  cuts.split_masters = options.split_masters;
   cuts.node = domain < options.nodes.size() ? options.nodes[domain] : 1;
   return cuts;
 }

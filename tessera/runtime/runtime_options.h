@@ -24,6 +24,9 @@ struct RuntimeOptions {
   // Whether every training step has one microbatch. If true, layers write some gradients directly to main_grad
   // (shard::writes_main_grad).
   bool one_microbatch = false;
+  // Whether fp32 masters are stored as 16 bits beside their bf16 weights, where that is possible
+  // (shard::splits_master).
+  bool split_masters = false;
   // By domain: the number of consecutive ranks that add their gradients among themselves first (reduction_tree.h). 1 or
   // a missing entry means sequential addition.
   std::vector<int> nodes = {};
@@ -46,8 +49,8 @@ struct RuntimeOptions {
 // types of the run. Throws the errors of shard/formats/format_policy.h.
 shard::ParameterSpec with_options(shard::ParameterSpec spec, const shard::ParameterTypes& types,
                                   const RuntimeOptions& options);
-// Returns the cuts of domain number `domain` with the fields that depend on the options (zero and node). `cuts` is a
-// result of shard::cuts_of.
+// Returns the cuts of domain number `domain` with the fields that depend on the options (such as zero and node). `cuts`
+// is a result of shard::cuts_of.
 shard::Cuts with_options(shard::Cuts cuts, const RuntimeOptions& options, std::size_t domain);
 
 }  // namespace tessera::runtime

@@ -40,6 +40,9 @@ enum class ReduceOrder { sequential, hierarchical };
 enum class GemmKernels { automatic, native };
 // The type in which the optimizer stores its moments. fp32: the type of the masters.
 enum class Moments { fp32, bf16 };
+// How the fp32 masters of bf16 weights are stored. split: 16 bits beside each element of the weight, which is the rest
+// of the master (ops/optimizer/split_master.h). automatic: split where the weight allows it, otherwise fp32.
+enum class Masters { automatic, fp32, split };
 using shard::Lookup;
 // The values of nn::Recompute, and `automatic`, with which predict/recompute_choice.h chooses the policy of each
 // block.
@@ -106,6 +109,7 @@ struct TrainConfig {
   ops::Muon muon;                 // momentum, nesterov, steps and scale are settings
   std::optional<double> muon_lr;  // highest learning rate of Muon; absent: that of `rates`
   Moments moments = Moments::fp32;
+  Masters masters = Masters::automatic;
   double clip = 1.0;  // largest norm of the gradient
   nn::DropoutOptions dropout;
 

@@ -47,6 +47,8 @@ class ResolvedRun {
   shard::RowReads embedding_reads() const { return settings::embedding_reads(stored_); }
   // Returns the shares of the number formats of the model's weights.
   shard::FormatTable format_table() const { return settings::format_table(stored_, *model_); }
+  // Returns the bytes of the model's masters.
+  MasterBytes master_bytes() const { return settings::master_bytes(stored_, *model_); }
   // Returns the number of tokens in a step.
   std::int64_t tokens() const { return stored_.global_batch * stored_.seq_len; }
   // Returns the split of the global batch. Throws the errors of batch_shape (shares.h).

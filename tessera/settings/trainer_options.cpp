@@ -18,6 +18,7 @@ runtime::RuntimeOptions runtime_options(const ResolvedRun& run) {
   options.coalesce_bytes = config.coalesce.value;
   options.zero = config.zero;
   options.one_microbatch = !run.has_unused_places() && run.microbatches() == 1;
+  options.split_masters = config.masters != Masters::fp32;
   options.pushes = config.pushes;
   shard::FormatPolicies formats = policies_of(config);
   options.wire = std::move(formats.wire);
@@ -114,6 +115,17 @@ predict::DryOptions dry_options(const ResolvedRun& run, nn::BlockRecompute recom
           .rank = rank,
           .sequences = run->micro_batch,
           .seq_len = run->seq_len};
+}
+
+std::vector<predict::RuleBytes> update_rules_of(const ResolvedRun& run) {
+  std::vector<predict::RuleBytes> rules;
+  for (const shard::ParameterSpec& spec : run.model()->parameters({})) {
+    const shard::ParameterTypes types = shard::types_of(spec, types_of(run));
+    const std::int64_t elements = layout::matrix_shape(spec.dims).elements();
+    if (spec.trainable) add_to(rules, run.update()->rule_of(spec.name), {.count = elements, .types = types});
+  }
+  for (predict::RuleBytes& rule : rules) rule.update = 0;  // depends on the mesh
+  return rules;
 }
 
 train::TrainerOptions trainer_options(const ResolvedRun& run) {

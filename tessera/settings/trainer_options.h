@@ -1,6 +1,7 @@
 // Options of a trainer and of a dry step that follow from a run.
 #pragma once
 #include "tessera/predict/dry_step.h"
+#include "tessera/predict/update_bytes.h"
 #include "tessera/settings/resolved_run.h"
 #include "tessera/train/trainer.h"
 
@@ -19,6 +20,8 @@ std::vector<nn::Recompute> recompute_choice(const ResolvedRun& run);
 // evaluation, only the forward pass counts. The result depends on the model, the global batch and the sequence length,
 // and not on the mesh.
 double model_flops(const ResolvedRun& run, schedule::StepKind kind = schedule::StepKind::train);
+// Returns the update rules of the whole model: the state of all its parameters, without the bytes of an update.
+std::vector<predict::RuleBytes> update_rules_of(const ResolvedRun& run);
 // Throws the errors of recompute_choice.
 train::TrainerOptions trainer_options(const ResolvedRun& run);
 

@@ -38,6 +38,7 @@ struct Cuts {
   int slots = 1;       // number of places of a compute group, dead places included
   int replica = 0;     // index of this rank's replica among the replicas that have a rank
   bool one_microbatch = false;  // whether every training step has one microbatch
+  bool split_masters = false;   // whether masters are split where that is possible (splits_master())
   // By replica: its shape. Set if the mesh has dead places. If empty, every replica has `parts` full groups.
   std::vector<ReplicaShape> shapes;
 

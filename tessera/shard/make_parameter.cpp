@@ -56,10 +56,10 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   }
 
   const std::int64_t elements = parameter.local_storage.size;
-  parameter.spec.is_backward_weight = spec.is_backward_weight;
-  if (parameter.has_master())
-    parameter.master =
-        base::Buffer(static_cast<std::size_t>(types.accumulator_bytes(parameter.local_state.size)), place.device);
+  parameter.has_split_master = splits_master(spec, types, cuts);
+  if (has_master(spec, types))
+    parameter.master = base::Buffer(
+        static_cast<std::size_t>(master_bytes(spec, types, cuts, parameter.local_state.size)), place.device);
   parameter.master.fill_zero();
   parameter.written_by_layers = writes_main_grad(spec, layouts, types, cuts);
   TESSERA_CHECK(!parameter.written_by_layers || parameter.local_storage == parameter.local_compute,

@@ -149,7 +149,10 @@ struct ShardedParameter : RankParts {
   ParameterTypes types;
   Place place;
   std::vector<Plane> planes;  // the planes that gathers send; the first plane contains the weight's values or data
-  base::Buffer master;  // local_state.size elements of the accumulator type; empty if the weight is its own master
+  // local_state.size elements of the accumulator type; empty if the weight is its own master. If has_split_master, the
+  // low halves of the masters, of 16 bits each; the weight is the rest of the masters (ops/optimizer/split_master.h).
+  base::Buffer master;
+  bool has_split_master = false;  // result of splits_master()
   // One fp32 number for each matrix of local_compute, if the encoding has a number for a whole matrix; else empty.
   base::Buffer tensor_scale;
   // local_storage.size elements of gradient_type(); empty for a frozen parameter. Written by reduce(), Replicas::sum,
@@ -177,6 +180,7 @@ struct ShardedParameter : RankParts {
   std::byte* state_weight() { return planes.front().state_data(); }
   std::byte* state_gradient() { return main_grad.data() + bytes_of(state_offset, gradient_type()); }
   quant::DType gradient_type() const { return written_by_layers ? types.wire : types.accumulator; }
+  // The masters, or the low halves of split masters.
   std::byte* state_master() { return has_master() ? master.data() : state_weight(); }
 
   // The version number of the stored weight. A publish event makes a new version and sets the fence after which this

@@ -193,6 +193,29 @@ bool writes_main_grad(const ParameterSpec& spec, const ParameterLayouts& layouts
          quant::accumulator_of(types.wire) == types.accumulator;
 }
 
+bool has_master(const ParameterSpec& spec, const ParameterTypes& types) {
+  if (spec.is_backward_weight) return false;
+  const std::vector<PlaneSpec> planes = planes_of(spec, types);
+  return planes.size() > 1 || planes.front().type != types.accumulator;
+}
+
+bool can_split_master(const ParameterSpec& spec, const ParameterTypes& types) {
+  if (spec.is_backward_weight || spec.backward || types.accumulator != quant::DType::fp32) return false;
+  const std::vector<PlaneSpec> planes = planes_of(spec, types);
+  return planes.size() == 1 && planes.front().type == quant::DType::bf16;
+}
+
+bool splits_master(const ParameterSpec& spec, const ParameterTypes& types, const Cuts& cuts) {
+  return cuts.split_masters && can_split_master(spec, types);
+}
+
+std::int64_t master_bytes(const ParameterSpec& spec, const ParameterTypes& types, const Cuts& cuts,
+                          std::int64_t elements) {
+  if (!has_master(spec, types)) return 0;
+  constexpr std::int64_t kLowHalf = 2;
+  return splits_master(spec, types, cuts) ? kLowHalf * elements : types.accumulator_bytes(elements);
+}
+
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts) {
   if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.max_parts() == 1) return false;

@@ -27,4 +27,15 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
 bool writes_main_grad(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                       const Cuts& cuts);
 
+// Returns whether a parameter has a master beside its weight.
+bool has_master(const ParameterSpec& spec, const ParameterTypes& types);
+// Returns whether the weight can be a part of its fp32 master: it is stored in one plane, in bf16, and backward passes
+// read no other weight.
+bool can_split_master(const ParameterSpec& spec, const ParameterTypes& types);
+// Returns whether masters are stored as 16 bits beside each element of the weight.
+bool splits_master(const ParameterSpec& spec, const ParameterTypes& types, const Cuts& cuts);
+// Returns the bytes of ShardedParameter::master for this number of elements.
+std::int64_t master_bytes(const ParameterSpec& spec, const ParameterTypes& types, const Cuts& cuts,
+                          std::int64_t elements);
+
 }  // namespace tessera::shard

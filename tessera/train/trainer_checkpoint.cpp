@@ -11,19 +11,19 @@
 #include "tessera/base/error.h"
 #include "tessera/base/json_file.h"
 #include "tessera/checkpoint/typed_json.h"
+#include "tessera/quant/elementwise.h"
 #include "tessera/train/host_view.h"
 #include "tessera/train/untrained_values.h"
+#include "tessera/train/update/master_values.h"
 
 namespace tessera::train {
 namespace {
 
-// Calls visit(kind, type, data) for this rank's state part of each stored buffer of a parameter. `weight` is the
-// address of the weight in the model's type.
+// Calls visit(kind, type, data) for this rank's state part of each stored buffer of a parameter, except its master.
+// `weight` is the address of the weight in the model's type.
 template <typename Visit>
 void for_each_buffer(Trainer& trainer, schedule::ParameterId id, void* weight, Visit visit) {
-  shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
-  visit(checkpoint::Kind::weight, parameter.types.model, weight);
-  if (parameter.has_master()) visit(checkpoint::Kind::master, parameter.types.accumulator, parameter.master.data());
+  visit(checkpoint::Kind::weight, trainer.runtime().parameter(id).types.model, weight);
   trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane& plane, base::Buffer& buffer) {
     visit(checkpoint::Kind(plane.name), plane.type, buffer.data());
   });
@@ -41,30 +41,41 @@ base::Buffer weight_of_master(const shard::ShardedParameter& parameter, const sh
 void load_parameter(Trainer& trainer, schedule::ParameterId id, const TensorSource& source) {
   shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
   const bool is_counted = !shard::counted_part(parameter).pieces.empty();
-  base::Buffer rounded;
-  if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
-  void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
   const bool has_state = source.has_state && parameter.spec.trainable &&
                          source.has_state(parameter.spec.name, trainer.optimizer().rule_of(id));
-  for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, void* data) {
-    if (kind.is_state() && !has_state) return;
-    const std::int64_t elements = parameter.state_elements();
-    if (kind == checkpoint::Kind::master && !source.has_masters) {
-      trainer.parallel().kernels().cast(weight, parameter.types.model, data, type, elements);
-      return;
-    }
-    HostView host(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
+  const std::int64_t elements = parameter.state_elements();
+  const auto read = [&](const checkpoint::Kind& kind, quant::DType type, void* host) {
     source.read({.name = parameter.spec.name,
                  .kind = kind,
                  .dtype = type,
                  .dims = parameter.spec.dims,
                  .local = parameter.local_state,
-                 .data = host.data()},
+                 .data = host},
                 is_counted);
-    if (!parameter.spec.trainable) require_finite(parameter.spec.name, type, host.data(), elements);
+    if (!parameter.spec.trainable) require_finite(parameter.spec.name, type, host, elements);
+  };
+  const auto view_of = [&](void* data, quant::DType type) {
+    return HostView(data, static_cast<std::size_t>(shard::bytes_of(elements, type)), trainer.parallel());
+  };
+  base::Buffer rounded;
+  if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
+  void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
+  for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, void* data) {
+    if (kind.is_state() && !has_state) return;
+    HostView host = view_of(data, type);
+    read(kind, type, host.data());
     host.write_back();
   });
-  if (parameter.spec.encoding || parameter.spec.backward) WeightCast(trainer.runtime()).cast({&id, 1});
+  if (parameter.has_master()) {
+    HostMasters masters(parameter, trainer.parallel());
+    if (source.has_masters)
+      read(checkpoint::Kind::master, parameter.types.accumulator, masters.data());
+    else
+      quant::cast(view_of(weight, parameter.types.model).data(), parameter.types.model, masters.data(),
+                  parameter.types.accumulator, elements);
+    masters.store();
+    WeightCast(trainer.runtime()).cast({&id, 1});
+  }
   trainer.runtime().program().publish(id);
 }
 
@@ -162,26 +173,33 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
   state["updates"] = trainer.optimizer().updates();
   if (trainer.scales().are_known())
     state["delayed_scaling"] = scales_state(trainer.scales(), *trainer.parallel().compute);
-  // These objects must live until everything is written. `weights` holds the rounded masters of encoded parameters, to
-  // which `views` refers.
+  // These objects must live until everything is written. `views` refers to `weights`, the rounded masters of encoded
+  // parameters.
   std::vector<HostView> views;
   std::vector<base::Buffer> weights;
+  std::vector<HostMasters> masters;
   checkpoint::CheckpointContents contents{.step = step, .state = std::move(state), .tensors = {}};
   for (schedule::ParameterId id : trainer.runtime().parameters().by_name()) {
-    const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
+    shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
     const layout::LocalLayout part = shard::counted_part(parameter);
-    base::Buffer rounded;
-    if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
-    void* weight = parameter.spec.encoding ? rounded.data() : trainer.runtime().parameter(id).state_weight();
-    for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, const void* data) {
-      const std::int64_t elements = part.pieces.empty() ? 0 : parameter.state_elements();
-      views.emplace_back(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
+    const auto add = [&](const checkpoint::Kind& kind, quant::DType type, const void* host) {
       contents.tensors.push_back({.name = parameter.spec.name,
                                   .kind = kind,
                                   .dtype = type,
                                   .dims = parameter.spec.dims,
                                   .local = part,
-                                  .data = views.back().data()});
+                                  .data = host});
+    };
+    base::Buffer rounded;
+    if (parameter.spec.encoding) rounded = weight_of_master(parameter, trainer.parallel());
+    void* weight = parameter.spec.encoding ? rounded.data() : parameter.state_weight();
+    for_each_buffer(trainer, id, weight, [&](const checkpoint::Kind& kind, quant::DType type, const void* data) {
+      const std::int64_t elements = part.pieces.empty() ? 0 : parameter.state_elements();
+      views.emplace_back(data, static_cast<std::size_t>(elements) * quant::size_of(type), trainer.parallel());
+      add(kind, type, views.back().data());
+      if (kind != checkpoint::Kind::weight || !parameter.has_master()) return;
+      if (elements > 0) masters.emplace_back(parameter, trainer.parallel());
+      add(checkpoint::Kind::master, parameter.types.accumulator, elements > 0 ? masters.back().data() : nullptr);
     });
     if (!trainer.parallel().is_asynchronous()) weights.push_back(std::move(rounded));
   }

@@ -5,7 +5,7 @@ import json
 import unittest
 
 from format_runs import FORMATS, FULL, POISON, STEPS, FormatRuns, chosen
-from program import MPIRUN, metrics, run, tessera
+from program import MPIRUN, bits, metrics, run, tessera
 from summary import run_cases
 
 # Bytes of one element on the wire, including the scales of edge tiles and the scale of the whole matrix.
@@ -157,6 +157,37 @@ class Formats(FormatRuns, unittest.TestCase):
             self.refused(wire=wire, mesh=(4, 1, 1), expect=["layers.0.attention.qkv.weight", "overlap"])
         self.refused("--wire-rules", "layers.0.mlp.down.weight=nvfp4", wire="bf16", mesh=(4, 1, 1),
                      expect=["layers.0.mlp.down.weight", "even", "83"])
+
+    def test_split_masters_do_not_change_the_result(self):
+        for wire, mesh in (("bf16", (1, 3, 1)), ("bf16", (1, 2, 2)), ("nvfp4", (1, 2, 1))):
+            of = {masters: f"masters-{masters}-{wire}-{mesh[2]}" for masters in ("fp32", "auto")}
+            found = {masters: self.train(name, mesh, wire, "--masters", masters) for masters, name in of.items()}
+            self.assertEqual(found["fp32"], found["auto"], (wire, mesh))
+            stored = {masters: json.loads((self.folder / name / "summary.json").read_text())["master_bytes"]
+                      for masters, name in of.items()}
+            self.assertEqual(0, stored["fp32"]["split"])
+            self.assertEqual(wire == "bf16", stored["auto"]["fp32"] == 0)
+            self.assertEqual(stored["fp32"]["fp32"], stored["auto"]["fp32"] + 2 * stored["auto"]["split"])
+        self.assertEqual(self.train("masters-split", (1, 3, 1), "bf16", "--masters", "split"),
+                         self.train("masters-auto-bf16-1", (1, 3, 1), "bf16", "--masters", "auto"))
+
+    def test_a_run_resumes_with_another_storage_of_masters(self):
+        whole = self.train("masters-whole", (1, 2, 1), "bf16")
+        for before, after in (("fp32", "split"), ("split", "fp32")):
+            self.train(f"masters-part-{before}", (1, 3, 1), "bf16", "--schedule-steps", STEPS, "--masters", before, steps=2)
+            out = self.folder / f"masters-{before}-{after}"
+            tessera("train", "--resume", self.folder / f"masters-part-{before}" / "checkpoints" / "step-00000002", "--gtp", 4,
+                    "--masters", after, "--steps", STEPS, "--out", out)
+            self.assertEqual(whole["tensors"], bits(out)["tensors"], before)
+            self.assertEqual(after, json.loads((out / "config.json").read_text())["config"]["masters"])
+
+    def test_masters_that_cannot_be_split_are_refused(self):
+        self.refused("--masters", "split", "--wire-rules", "layers.1.mlp.down.weight=fp8", wire="bf16",
+                     expect=["--masters: got split", "'layers.1.mlp.down.weight' is stored in fp8", "expected auto"])
+        self.refused("--masters", "split", "--wire-format-backward", "mxfp8", wire="bf16",
+                     expect=["--masters: got split", "backward passes read 'layers.0."])
+        self.refused("--masters", "split", wire="bf16", dtype="fp32", expect=["--masters: got split with --dtype fp32"])
+        self.refused("--masters", "half", wire="bf16", expect=["--masters", "half", "split"])
 
     def test_plans_include_the_copies_of_backward_passes(self):
         self.train("copies", (1, 2, 1), "nvfp4", *self.of_both_passes("mxfp8"))

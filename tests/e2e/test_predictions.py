@@ -11,6 +11,7 @@ from program import ROOT, tessera
 from summary import run_cases
 
 TIME, MEMORY = 0.05, 0.03  # bounds of the relative errors
+WHOLE_MASTERS = ("--masters", "fp32")  # of the measured runs
 SECTION = (pathlib.Path(ROOT) / "docs/performance.md").read_text().split("\n## Predictions\n", 1)[1].split("\n## ", 1)[0]
 
 
@@ -27,8 +28,8 @@ def rows():
 
 
 def plan(row):
-    text = tessera("plan", "--model", "llama3-8b", "--dtype", "bf16", "--machine", row["machine"], "--layers", row["layers"],
-                   *row["flags"].strip("`").split(), "--json")
+    text = tessera("plan", "--model", "llama3-8b", "--dtype", "bf16", *WHOLE_MASTERS, "--machine", row["machine"],
+                   "--layers", row["layers"], *row["flags"].strip("`").split(), "--json")
     return json.loads(text)
 
 

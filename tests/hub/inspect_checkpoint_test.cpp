@@ -1,5 +1,7 @@
 #include "tessera/hub/inspect/inspect_checkpoint.h"
 
+#include <fmt/format.h>
+
 #include "tessera/hub/inspect/quantization_error.h"
 #include "tests/hub/convert_testing.h"
 
@@ -28,7 +30,19 @@ TEST(Inspect, ListsTheContentOfACheckpoint) {
   EXPECT_EQ(first["hash"], checkpoint::hash_of(bytes.data(), bytes.size()));
   EXPECT_EQ(shown["tensors"][3]["kind"], "exp_avg_sq");
 
+  std::int64_t elements = 0;
+  for (const nlohmann::json& tensor : shown["tensors"])
+    if (tensor["kind"] == "exp_avg") elements += tensor["elements"].get<std::int64_t>();
+  ASSERT_EQ(shown["update_rules"].size(), 1u) << shown["update_rules"];
+  EXPECT_EQ(shown["update_rules"][0]["planes"].dump(), R"({"exp_avg":"fp32","exp_avg_sq":"fp64"})");
+  EXPECT_EQ(shown["update_rules"][0]["parameters"], elements);
+  EXPECT_EQ(shown["update_rules"][0]["state_bytes"], (4 + 8) * elements);
+
   const std::string table = checkpoint_table(shown);
+  EXPECT_NE(table.find(fmt::format("state of {} parameters: exp_avg fp32 + exp_avg_sq fp64, {} bytes", elements,
+                                   12 * elements)),
+            std::string::npos)
+      << table;
   EXPECT_NE(table.find("step 20, 9 tensors (weight, master, exp_avg, exp_avg_sq), 3 files"), std::string::npos)
       << table;
   EXPECT_NE(table.find("[3, 5, 7]"), std::string::npos) << table;

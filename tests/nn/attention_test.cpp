@@ -81,12 +81,16 @@ TEST(Attention, KeepsTheTensorsOfItsPolicy) {
   const std::int64_t plain = q + 2 * kv + softmax, normed = plain + q + kv + statistics,
                      again = q + 2 * kv + softmax + statistics;
   EXPECT_EQ(events(false), (Events{stashed(plain), fetched(plain)}));
-  Events expected{"forward consume q_norm", "forward release q_norm", "forward consume k_norm",
-                  "forward release k_norm", stashed(normed),          fetched(normed)};
-  const Events recomputed{"recompute consume q_norm", "recompute release q_norm", "recompute consume k_norm",
-                          "recompute release k_norm"};
-  const Events backward{"backward consume q_norm", "backward produce q_norm", "backward release q_norm",
-                        "backward consume k_norm", "backward produce k_norm", "backward release k_norm"};
+  const auto norms = [](const std::string& pass, const Events& inner) {
+    Events all{pass + " consume q_norm", pass + " consume k_norm"};
+    all.insert(all.end(), inner.begin(), inner.end());
+    all.insert(all.end(), {pass + " release k_norm", pass + " release q_norm"});
+    return all;
+  };
+  Events expected = norms("forward", {});
+  expected.insert(expected.end(), {stashed(normed), fetched(normed)});
+  const Events recomputed = norms("recompute", {});
+  const Events backward = norms("backward", {"backward produce q_norm", "backward produce k_norm"});
   Events none = expected;
   none.insert(none.end(), backward.begin(), backward.end());
   EXPECT_EQ(events(true), none);

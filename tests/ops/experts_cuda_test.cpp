@@ -188,8 +188,8 @@ at::Tensor every_third_masked(std::int64_t tokens) {
   return counted;
 }
 
-TEST_F(OnCudaExperts, ProductsOfTheRouterAreTheSame) {
-  for (const at::ScalarType type : kModelTypes)
+TEST_F(OnCudaExperts, ProductsOfTheRouterAreTheSameInFp32AndFp64) {
+  for (const at::ScalarType type : {at::kFloat, at::kDouble})
     for (const auto& [tokens, experts, hidden, k] : router_cases()) {
       SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, hidden " << hidden << ", "
                                       << type);
@@ -207,6 +207,101 @@ TEST_F(OnCudaExperts, ProductsOfTheRouterAreTheSame) {
         EXPECT_TRUE(same_bits(device, dw));
       }
     }
+}
+
+// ---- products of the router in bf16 runs, on tensor cores
+
+// Sizes around those of a run (64), of the tiles, and of few experts (16); rows that are not whole packs.
+std::vector<RouterCase> split_cases() {
+  return {{1, 1, 1, 1},       {5, 7, 33, 1},     {600, 3, 17, 1},  {37, 128, 64, 1},
+          {130, 17, 63, 1},   {513, 257, 65, 1}, {40, 8, 2048, 1}, {9, 130, 7168, 1},
+          {1025, 16, 128, 1}, {0, 4, 8, 1},      {129, 64, 192, 1}};
+}
+
+// Expects a product of inner dimension K within (K / 64 + 128) 2^-23 of the sum of magnitudes, and `more` of it.
+void expect_split(const at::Tensor& got, const Products& exact, std::int64_t inner, double more = 0) {
+  const double error = (static_cast<double>(inner) / 64 + 128) * 0x1p-23 + more;
+  expect_near(values_of(got), exact.value, [&](std::size_t i) { return error * exact.magnitude[i]; });
+}
+double mean_square(const at::Tensor& got, const Products& exact) {
+  const Values values = values_of(got);
+  double sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) sum += (values[i] - exact.value[i]) * (values[i] - exact.value[i]);
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
+
+TEST_F(OnCudaExperts, ProductsOfTheRouterInBf16AreWithinTheirBound) {
+  for (const auto& [tokens, experts, hidden, k] : split_cases())
+    for (const bool is_aligned : {true, false}) {
+      SCOPED_TRACE(testing::Message() << tokens << " tokens, " << experts << " experts, hidden " << hidden);
+      const at::Tensor x = random_tensor({tokens, hidden}, 1, at::kBFloat16),
+                       addend = random_tensor({tokens, hidden}, 5, at::kBFloat16);
+      const at::Tensor w = random_tensor({experts, hidden}, 2, at::kFloat),
+                       dlogits = random_tensor({tokens, experts}, 3, at::kFloat);
+      const at::Tensor rows = is_aligned ? gpu_copy(x) : shifted(gpu_copy(x), 1);
+
+      const Products logits = multiply(x, w.t());
+      const at::Tensor got = router_logits(rows, gpu_copy(w));
+      expect_split(got, logits, hidden);
+      // At most twice the error of sums in fp32.
+      if (tokens * experts > 300) EXPECT_LE(mean_square(got, logits), 4 * mean_square(router_logits(x, w), logits));
+
+      const Products back = multiply(dlogits, w);
+      const Values sum = values_of(add_router_dgrad(gpu_copy(addend), gpu_copy(dlogits), gpu_copy(w))),
+                   terms = values_of(addend);
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        const double exact = terms[i] + back.value[i];
+        const double error =
+            (static_cast<double>(experts) / 64 + 130) * 0x1p-23 * (back.magnitude[i] + std::abs(terms[i]));
+        EXPECT_NEAR(sum[i], exact, error + 1.01 * roundoff(at::kBFloat16) * (std::abs(exact) + error));
+      }
+
+      const Products gradient = multiply(dlogits.t(), x);
+      at::Tensor dw = gpu_copy(random_tensor({experts, hidden}, 4, at::kFloat));
+      const at::Tensor before = dw.clone();
+      router_wgrad(gpu_copy(dlogits), rows, dw, false);
+      expect_split(dw, gradient, std::min<std::int64_t>(tokens, 512), static_cast<double>(tokens) / 512 * 0x1p-23);
+      at::Tensor added = before.clone();
+      router_wgrad(gpu_copy(dlogits), rows, added, true);
+      EXPECT_TRUE(same_bits(added, before.clone().add_(dw)));
+    }
+}
+
+TEST_F(OnCudaExperts, ProductsOfATokenInBf16DoNotDependOnOtherTokens) {
+  const at::Tensor x = gpu_copy(random_tensor({300, 136}, 1, at::kBFloat16)),
+                   addend = gpu_copy(random_tensor({300, 136}, 5, at::kBFloat16));
+  for (const std::int64_t experts : {7, 40}) {
+    const at::Tensor w = gpu_copy(random_tensor({experts, 136}, 2, at::kFloat)),
+                     dlogits = gpu_copy(random_tensor({300, experts}, 3, at::kFloat));
+    const at::Tensor logits = router_logits(x, w), sum = add_router_dgrad(addend, dlogits, w);
+    for (const auto& [begin, count] : {std::pair{0L, 1L}, {299L, 1L}, {5L, 7L}, {100L, 150L}}) {
+      EXPECT_TRUE(same_bits(router_logits(x.narrow(0, begin, count), w), logits.narrow(0, begin, count)));
+      EXPECT_TRUE(same_bits(add_router_dgrad(addend.narrow(0, begin, count), dlogits.narrow(0, begin, count), w),
+                            sum.narrow(0, begin, count)));
+    }
+  }
+}
+
+// Values that are not finite reach the results that read them, and no others. The greatest finite numbers are finite.
+TEST_F(OnCudaExperts, ProductsOfTheRouterInBf16ShowValuesThatAreNotFinite) {
+  const double nan = std::numeric_limits<double>::quiet_NaN(), infinity = std::numeric_limits<double>::infinity();
+  const at::Tensor x = random_tensor({70, 72}, 1, at::kBFloat16), w = random_tensor({20, 72}, 2, at::kFloat);
+  const at::Tensor expected = router_logits(gpu_copy(x), gpu_copy(w)).cpu();
+  for (const double value : {nan, infinity, -infinity}) {
+    at::Tensor bad_x = x.clone(), bad_w = w.clone();
+    bad_x[3][9].fill_(value), bad_w[11][70].fill_(value);
+    const Values got = values_of(router_logits(gpu_copy(bad_x), gpu_copy(bad_w))), good = values_of(expected);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      if (i / 20 == 3 || i % 20 == 11)
+        EXPECT_FALSE(std::isfinite(got[i])) << i;
+      else
+        EXPECT_EQ(got[i], good[i]) << i;
+    }
+  }
+  const at::Tensor greatest =
+      tensor_of({std::numeric_limits<float>::max(), -std::numeric_limits<float>::max()}, {2, 1}, at::kFloat);
+  const Values got = values_of(router_logits(gpu_copy(tensor_of({0.5}, {1, 1}, at::kBFloat16)), gpu_copy(greatest)));
+  EXPECT_EQ(got, (Values{std::numeric_limits<float>::max() / 2, -std::numeric_limits<float>::max() / 2}));
 }
 
 // fp64 uses the exp of each library.

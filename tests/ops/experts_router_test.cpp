@@ -45,28 +45,9 @@ std::vector<RouterSizes> router_sizes() {
   return {{1, 1, 1}, {5, 7, 33}, {600, 3, 17}, {3, 128, 64}, {0, 4, 8}, {2, 5, 2048}};
 }
 
-// The sum, and the sum of magnitudes, of left[row, term] right[term, col] in fp64.
-struct Sums {
-  Values value, magnitude;
-};
-Sums multiply(const at::Tensor& left, const at::Tensor& right) {
-  const Values a = values_of(left), b = values_of(right);
-  const auto rows = static_cast<std::size_t>(left.size(0)), terms = static_cast<std::size_t>(left.size(1)),
-             cols = static_cast<std::size_t>(right.size(1));
-  Sums sums{.value = Values(rows * cols), .magnitude = Values(rows * cols)};
-  for (std::size_t row = 0; row < rows; ++row)
-    for (std::size_t term = 0; term < terms; ++term)
-      for (std::size_t col = 0; col < cols; ++col) {
-        const double product = a[row * terms + term] * b[term * cols + col];
-        sums.value[row * cols + col] += product;
-        sums.magnitude[row * cols + col] += std::abs(product);
-      }
-  return sums;
-}
-
 // A sum whose additions are `depth` deep has an error of at most (depth + 1) u times the sum of magnitudes. The fp64
 // reference is `terms` deep.
-void expect_sums(const at::Tensor& got, const Sums& expected, double depth, std::int64_t terms, double u) {
+void expect_sums(const at::Tensor& got, const Products& expected, double depth, std::int64_t terms, double u) {
   const double error = (depth + 1) * u + (static_cast<double>(terms) + 1) * roundoff(at::kDouble);
   expect_near(values_of(got), expected.value, [&](std::size_t i) { return 1.01 * error * expected.magnitude[i]; });
 }

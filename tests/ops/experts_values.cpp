@@ -1,6 +1,7 @@
 #include "tests/ops/experts_values.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <ostream>
@@ -94,6 +95,21 @@ std::vector<Work> work_of(const std::function<void()>& body) {
   const WorkScope scope([&](const Work& work) { all.push_back(work); });
   body();
   return all;
+}
+
+Products multiply(const at::Tensor& left, const at::Tensor& right) {
+  const Values a = values_of(left), b = values_of(right);
+  const auto rows = static_cast<std::size_t>(left.size(0)), terms = static_cast<std::size_t>(left.size(1)),
+             cols = static_cast<std::size_t>(right.size(1));
+  Products sums{.value = Values(rows * cols), .magnitude = Values(rows * cols)};
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t term = 0; term < terms; ++term)
+      for (std::size_t col = 0; col < cols; ++col) {
+        const double product = a[row * terms + term] * b[term * cols + col];
+        sums.value[row * cols + col] += product;
+        sums.magnitude[row * cols + col] += std::abs(product);
+      }
+  return sums;
 }
 
 }  // namespace tessera::ops::test

@@ -46,6 +46,12 @@ at::Tensor random_rows(const Selection& selection, std::int64_t width, std::uint
                        const at::TensorOptions& options);
 // Returns the first selection.rows() rows.
 at::Tensor used(const at::Tensor& rows, const Selection& selection);
+// The sum, and the sum of magnitudes, of left[row, term] right[term, col] in fp64.
+struct Products {
+  Values value, magnitude;
+};
+Products multiply(const at::Tensor& left, const at::Tensor& right);
+
 // Returns a tensor without memory, for dry runs.
 at::Tensor dry_tensor(at::IntArrayRef shape, const at::TensorOptions& options);
 // Returns the work that `body` reports.

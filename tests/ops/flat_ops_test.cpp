@@ -1,6 +1,8 @@
 // Tests elementwise functions on flat ranges (exp, casts, AdamW), and sums of squares of rows.
 #include <ATen/ops/_fused_adamw.h>
 #include <gtest/gtest.h>
+#include <torch/headeronly/util/Float8_e4m3fn.h>
+#include <torch/headeronly/util/Float8_e5m2.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,6 +19,7 @@
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/ops/optimizer/update_policy.h"
+#include "tessera/quant/formats/encoding.h"
 #include "tests/ops/matrix_amaxes.h"
 #include "tests/ops/values.h"
 
@@ -24,6 +27,22 @@ namespace tessera::ops::test {
 namespace {
 
 using quant::DType;
+
+// ---- casts
+
+// For finite values within the range of the type, quant and torch's casts give the same fp8 codes. For greater values
+// torch gives NaN or infinity, and quant gives the greatest number.
+TEST(TorchCasts, OfFp8GiveTheSameCodes) {
+  for (std::uint64_t bits = 0; bits < std::uint64_t{1} << 32; bits += 257) {
+    const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
+    if (std::fabs(value) <= 448) {
+      ASSERT_EQ(quant::E4M3::encode(value), c10::detail::fp8e4m3fn_from_fp32_value(value)) << std::hexfloat << value;
+    }
+    if (std::fabs(value) <= 57344) {
+      ASSERT_EQ(quant::E5M2::encode(value), c10::detail::fp8e5m2_from_fp32_value(value)) << std::hexfloat << value;
+    }
+  }
+}
 
 // ---- exp
 

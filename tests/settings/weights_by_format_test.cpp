@@ -120,6 +120,43 @@ TEST(WeightsByFormat, RefuseFormatsAndRulesWithoutAWeight) {
   EXPECT_NO_THROW(lines_of("llama-tiny", {"--dtype", "bf16", "--wire-format", "nvfp4", "--wire-rules", "*=nvfp4"}));
 }
 
+TEST(WeightsByFormat, RefuseSplitMastersOfOtherWeights) {
+  EXPECT_THAT(refusal_of("llama-tiny", {"--masters", "split", "--wire-rules", "layers.1.mlp.down.weight=fp8"}),
+              AllOf(HasSubstr("--masters: got split, but 'layers.1.mlp.down.weight' is stored in fp8"),
+                    HasSubstr("expected auto, or bf16 for this weight")));
+  EXPECT_THAT(refusal_of("llama-tiny", {"--masters", "split", "--wire-format-backward", "mxfp8"}),
+              HasSubstr("--masters: got split, but backward passes read 'layers.0."));
+  EXPECT_THAT(base::refusal([] {
+                lines_of("llama-tiny", {"--masters", "split", "--dtype", "fp32"});
+              }),
+              HasSubstr("--masters: got split with --dtype fp32, expected auto or fp32, or --dtype bf16"));
+  for (const char* masters : {"auto", "fp32"})
+    EXPECT_NO_THROW(lines_of("llama-tiny", {"--masters", masters, "--dtype", "fp64"}));
+  EXPECT_NO_THROW(lines_of("mixtral-tiny-odd", {"--masters", "split", "--gemm-format", "fp8", "--dtype", "bf16"}));
+}
+
+// Each element of the model counts once. The router has no master beside it.
+TEST(WeightsByFormat, CountTheBytesOfMasters) {
+  const models::ModelConfigPtr model = model_of("mixtral-tiny-odd");
+  std::int64_t all = 0, routers = 0, down = 0;
+  for (const shard::ParameterSpec& spec : model->parameters({})) {
+    std::int64_t elements = 1;
+    for (const std::int64_t dim : spec.dims) elements *= dim;
+    all += elements;
+    if (spec.name.ends_with("router.weight")) routers += elements;
+    if (spec.name == "layers.0.experts.down.weight") down += elements;
+  }
+  const auto bytes_of = [&](Flags flags) {
+    flags.insert(flags.end(), {"--dtype", "bf16"});
+    const MasterBytes bytes = master_bytes(resolved(*model, flags), *model);
+    return std::pair(bytes.split, bytes.whole);
+  };
+  EXPECT_EQ(bytes_of({}), std::pair(2 * (all - routers), std::int64_t{0}));
+  EXPECT_EQ(bytes_of({"--masters", "fp32"}), std::pair(std::int64_t{0}, 4 * (all - routers)));
+  EXPECT_EQ(bytes_of({"--wire-rules", "layers.0.experts.down.weight=fp8"}),
+            std::pair(2 * (all - routers - down), 4 * down));
+}
+
 // The width of an expert is 344, so each of 8 etp ranks has 43 columns.
 TEST(WeightsByFormat, RefuseAnOddNumberOfColumnsOfExpertsOnAnEtpRank) {
   const auto flags_over = [](const char* degree) -> Flags {

@@ -36,8 +36,8 @@ class MomentumSgd final : public ops::UpdateRule {
       check_shard(shard, 1);
       if (shard.count == 0) continue;
       const auto* of_group = reinterpret_cast<const Scalars*>(scalars) + shard.group;
-      update(shard, number(&of_group->lr, quant::DType::fp64), number(&of_group->decay, quant::DType::fp64), factor,
-             applies);
+      const at::Tensor lr = number(&of_group->lr, quant::DType::fp64);
+      update(shard, {lr, number(&of_group->decay, quant::DType::fp64), factor, applies}, stream);
     }
   }
 
@@ -45,20 +45,36 @@ class MomentumSgd final : public ops::UpdateRule {
   struct Scalars {
     double lr = 0, decay = 0;
   };
-  void update(const ops::UpdateShard& shard, const at::Tensor& lr, const at::Tensor& decay, const at::Tensor& factor,
-              const at::Tensor& applies) const {
+  struct Numbers {
+    at::Tensor lr, decay, factor, applies;
+  };
+  void update(const ops::UpdateShard& shard, const Numbers& numbers, base::CudaStream stream) const {
+    const auto& [lr, decay, factor, applies] = numbers;
     const auto view = [&](const void* data, quant::DType type) {
-      return ops::view_of(const_cast<void*>(data), {shard.count}, type, lr.device());
+      return ops::view_of(const_cast<void*>(data), {shard.count}, type, numbers.lr.device());
     };
-    const at::Tensor master = view(shard.master, shard.master_type);
+    at::Tensor master;
+    if (shard.is_split) {
+      master = at::empty({shard.count}, at::TensorOptions(lr.device()).dtype(at::kFloat));
+      ops::join_masters(split_parts(shard), shard.count, master.mutable_data_ptr<float>(), stream);
+    } else {
+      master = view(shard.master, shard.master_type);
+    }
     const at::Tensor plane = view(shard.planes[0], quant::DType::bf16);
     const at::ScalarType type = master.scalar_type();
     const at::Tensor gradient = view(shard.gradient, shard.gradient_type).to(type) * factor.to(type);
     const at::Tensor momentum = plane.to(type) * momentum_ + gradient;
     const at::Tensor kept = 1 - lr.to(type) * decay.to(type);
-    master.copy_(at::where(applies, master * kept - lr.to(type) * momentum, master));
+    at::Tensor updated = master * kept - lr.to(type) * momentum;
+    if (are_representable(shard)) {
+      const at::Tensor bits = updated.view(at::kInt);
+      updated = (bits - bits.bitwise_and(0x1FFFF).eq(0x8000).to(at::kInt)).view(at::kFloat);
+    }
+    master.copy_(at::where(applies, updated, master));
     plane.copy_(at::where(applies, momentum.to(at::kBFloat16), plane));
-    if (shard.weight != nullptr && shard.weight != shard.master) {
+    if (shard.is_split) {
+      ops::split_masters(master.const_data_ptr<float>(), shard.count, split_parts(shard), stream);
+    } else if (shard.weight != nullptr && shard.weight != shard.master) {
       const at::Tensor weight = view(shard.weight, shard.weight_type);
       weight.copy_(at::where(applies, master.to(weight.scalar_type()), weight));
     }

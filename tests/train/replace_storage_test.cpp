@@ -49,6 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, TrainAfterReplaceStorage,
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 void expect_same_bits_after_moves(testing::RunOptions options) {
+  options.split_masters = options.gtp % 2 == 1;
   const testing::RunResult expected = testing::run(options);
   FlatBuffers buffers;
   options.before_step = [&](Trainer& trainer, int step) {

@@ -186,6 +186,7 @@ TEST_P(Suppression, ChangesNoByte) {
   using quant::Format;
   run_one([](comm::World& world) {
     check_bytes(world, {}, quant::DType::fp32);
+    check_bytes(world, {.split_masters = true}, quant::DType::bf16);
     for (const Format format : {Format::bf16, Format::fp8, Format::fp8_block, Format::mxfp8, Format::nvfp4}) {
       SCOPED_TRACE(name_of(format));
       check_bytes(world, {.wire = {.format = format}}, quant::DType::bf16);

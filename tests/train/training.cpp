@@ -1,6 +1,7 @@
 #include "tests/train/training.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -12,6 +13,7 @@
 #include "tessera/models/decoder/decoder.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/quant/elementwise.h"
+#include "tessera/train/update/master_values.h"
 #include "tests/models/divided_model.h"
 
 namespace tessera::train::testing {
@@ -158,6 +160,7 @@ TrainerOptions trainer_options(const RunOptions& options) {
       .recompute = options.recompute,
       .runtime = {.zero = options.zero,
                   .one_microbatch = options.one_microbatch,
+                  .split_masters = options.split_masters,
                   .nodes = options.nodes,
                   .gather_budget = options.gather_budget ? options.gather_budget : budget,
                   .reduce_budget = budget,
@@ -270,6 +273,11 @@ void run_rank(comm::World& world, const RunOptions& options, Collector& collecto
       collector.add("weight/" + name, parameter, state, parameter.master.data(), accumulator);
     else
       collector.add("weight/" + name, parameter, storage, parameter.weight().data(), parameter.types.model);
+    if (parameter.has_master() && !parameter.spec.encoding) {
+      MasterValues masters(parameter, trainer.parallel());
+      trainer.parallel().compute->synchronize();
+      collector.add("master/" + name, parameter, state, masters.data(), masters.type());
+    }
     if (!parameter.spec.trainable) continue;
     collector.add("main_grad/" + name, parameter, state, parameter.state_gradient(), parameter.gradient_type());
     trainer.optimizer().for_each_plane(id, [&](const ops::StatePlane& plane, base::Buffer& buffer) {
@@ -360,14 +368,16 @@ void set_elements(Trainer& trainer, const std::string& name,
   ASSERT_EQ(parameter.types.accumulator, quant::DType::fp32);
   base::Buffer host(static_cast<std::size_t>(parameter.state_elements()) * sizeof(float));
   trainer.parallel().compute->synchronize();
-  base::copy_bytes(host.data(), parameter.state_master(), host.size());
+  MasterValues masters(parameter, trainer.parallel());
+  base::copy_bytes(host.data(), masters.data(), host.size());
   for (const layout::Piece& piece : parameter.local_state.pieces)
     for (std::int64_t r = 0; r < piece.box.rows; ++r)
       for (std::int64_t c = 0; c < piece.box.cols; ++c) {
         float& element = host.as<float>()[static_cast<std::size_t>(piece.offset + r * piece.stride + c)];
         element = value(piece.box.row + r, piece.box.col + c, element);
       }
-  base::copy_bytes(parameter.state_master(), host.data(), host.size());
+  base::copy_bytes(masters.data(), host.data(), host.size());
+  masters.store();
   WeightCast(runtime).cast({&id, 1});
   runtime.program().publish(id);
 }

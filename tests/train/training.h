@@ -24,6 +24,7 @@ struct RunOptions {
   std::optional<shard::RankLayout> ranks;                          // replaces tp, gtp and dp
   std::function<int(const shard::ParameterSpec& spec)> domain_of;  // RuntimeOptions::domain_of
   bool zero = false;                                               // whether the optimizer's state is sharded over dp
+  bool split_masters = false;                                      // RuntimeOptions::split_masters
   std::vector<int> nodes;                                          // RuntimeOptions::nodes
   bool least_memory = false;                                       // whether both budgets are kMinimum
   std::optional<std::int64_t> gather_budget;                       // if set, the budget of gathered weights
@@ -81,9 +82,9 @@ struct RunResult {
   std::int64_t graph_steps = 0;
   std::int64_t updates = 0;
   std::vector<float> scales;  // state of delayed scaling at the end
-  // By name: "weight/NAME", "main_grad/NAME", and for each state plane "exp_avg/NAME". The elements of the logical
-  // tensor are in row-major order, converted exactly to fp64. For a weight in a number format, "weight/NAME" is its
-  // master.
+  // By name: "weight/NAME", "master/NAME" if it is separate, "main_grad/NAME", and for each state plane "exp_avg/NAME".
+  // The elements of the logical tensor are in row-major order, converted exactly to fp64. For a weight in a number
+  // format, "weight/NAME" is its master, and there is no "master/NAME".
   std::map<std::string, std::vector<double>> tensors;
   // For each suppressed attempt: its step, and the number of steps that were enqueued after it.
   std::vector<std::pair<int, int>> suppressed;

@@ -1,11 +1,14 @@
 #include "tessera/bench/kernels/kernels_cases.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/gemm/gemm.h"
+#include "tessera/ops/head_norms/head_norm_rope.h"
 #include "tessera/ops/norm/rms_norm.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/square_sums.h"
@@ -163,6 +166,25 @@ void add_rope_and_swiglu(Cases& c) {
                        const ops::Qkv parts = normal_heads(c, seed);
                        return [=] { ops::split_rope_backward(parts, positions, *table); };
                      }});
+  const auto normed = [=, &c, &b](std::uint64_t seed) {
+    return ops::HeadNormRope{.qkv = c.normal({tokens, width}, seed),
+                             .positions = positions,
+                             .heads = {.q_heads = b.q_heads, .kv_heads = b.kv_heads, .head_dim = b.head_dim},
+                             .q = {.weight = c.normal({b.head_dim}, seed + 1), .eps = 1e-6},
+                             .k = {.weight = c.normal({b.head_dim}, seed + 2), .eps = 1e-6},
+                             .rope = *table};
+  };
+  const double heads_bytes = c.rows((b.q_heads + b.kv_heads) * b.head_dim);
+  c.cases.push_back({"head_norm_rope_forward", 2 * heads_bytes, [=](std::uint64_t seed) {
+                       const ops::HeadNormRope call = normed(seed);
+                       return [=] { ops::head_norm_rope_forward(call); };
+                     }});
+  c.cases.push_back({"head_norm_rope_backward", 2 * c.rows(width) + heads_bytes, [=, &c, &b](std::uint64_t seed) {
+                       const ops::HeadNormRope call = normed(seed);
+                       const at::Tensor rstd = ops::head_norm_rope_forward(call).rstd;
+                       const ops::Qkv gradient = normal_heads(c, seed + 3);
+                       return [=] { ops::head_norm_rope_backward(call, rstd, gradient); };
+                     }});
   c.cases.push_back({"swiglu_forward", 3 * c.rows(ffn), [=, &c](std::uint64_t seed) {
                        const at::Tensor gate_up = c.normal({tokens, 2 * ffn}, seed);
                        return [=] { ops::swiglu_forward(gate_up); };
@@ -220,10 +242,11 @@ void add_embedding(Cases& c) {
                      }});
 }
 
-// Returns a call of AdamW for one shard. `gradient_type` is the type of the gradient.
-std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint64_t seed) {
+// Returns a call of AdamW for one shard. `gradient_type` is the type of the gradient. A split master is in bf16 memory.
+std::function<void()> adamw_call(const Cases& c, DType gradient_type, bool is_split, std::uint64_t seed) {
   const std::int64_t count = c.bench().parameters;
-  const at::Tensor master = c.normal({count}, c.wide(), seed), weight = c.normal({count}, seed + 1);
+  const at::Tensor master = c.normal({count}, is_split ? DType::bf16 : c.wide(), seed),
+                   weight = c.normal({count}, seed + 1);
   const at::Tensor gradient = c.normal({count}, gradient_type, seed + 2),
                    exp_avg = c.normal({count}, c.wide(), seed + 3);
   const at::Tensor exp_avg_sq = c.normal({count}, c.wide(), seed + 4).abs_();
@@ -231,6 +254,7 @@ std::function<void()> adamw_call(const Cases& c, DType gradient_type, std::uint6
                                .master_type = c.wide(),
                                .weight = c.bench().type == c.wide() ? master.data_ptr() : weight.data_ptr(),
                                .weight_type = c.bench().type,
+                               .is_split = is_split,
                                .gradient = gradient.data_ptr(),
                                .gradient_type = gradient_type,
                                .planes = {exp_avg.data_ptr(), exp_avg_sq.data_ptr()},
@@ -251,10 +275,13 @@ void add_optimizer(Cases& c) {
   const DType type = c.bench().type, wide = c.wide();
   const double states = 6 * c.size(wide) + (type == wide ? 0 : c.size(type));
   for (const DType gradient : {wide, DType::bf16})
-    if (gradient == wide || type == DType::bf16)
-      c.cases.push_back({"adamw_" + std::string(name_of(gradient)) + "_gradient",
-                         static_cast<double>(count) * (states + c.size(gradient)),
-                         [&c, gradient](std::uint64_t seed) { return adamw_call(c, gradient, seed); }});
+    for (const bool is_split : {false, true}) {
+      if (type != DType::bf16 && (gradient != wide || is_split)) continue;
+      c.cases.push_back(
+          {fmt::format("adamw_{}_gradient{}", name_of(gradient), is_split ? "_split_master" : ""),
+           static_cast<double>(count) * (states + c.size(gradient) - (is_split ? c.size(type) : 0)),
+           [&c, gradient, is_split](std::uint64_t seed) { return adamw_call(c, gradient, is_split, seed); }});
+    }
   c.cases.push_back(
       {"row_square_sums", static_cast<double>(rows * hidden) * c.size(wide), [=, &c](std::uint64_t seed) {
          const at::Tensor values = c.normal({rows, hidden}, wide, seed), sums = c.empty({rows}, DType::fp64);

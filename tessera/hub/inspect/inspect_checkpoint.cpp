@@ -29,6 +29,29 @@ std::vector<std::string> kinds_of(const checkpoint::Manifest& manifest) {
   return names;
 }
 
+// Returns the state planes of the parameters, as [{"planes": {kind: type}, "parameters", "state_bytes"}] with an entry
+// for each combination of planes. An update rule has one combination.
+nlohmann::json rules_of(const checkpoint::Manifest& manifest) {
+  std::map<std::string, std::map<std::string, std::string>> planes;  // by parameter: the type by kind
+  std::map<std::string, std::int64_t> elements, bytes;
+  for (const checkpoint::StoredTensor& tensor : manifest.tensors) {
+    if (!tensor.kind.is_state()) continue;
+    planes[tensor.name][std::string(tensor.kind.name())] = name_of(tensor.dtype);
+    elements[tensor.name] = layout::matrix_shape(tensor.dims).elements();
+    bytes[tensor.name] += elements[tensor.name] * static_cast<std::int64_t>(quant::size_of(tensor.dtype));
+  }
+  std::map<std::map<std::string, std::string>, std::pair<std::int64_t, std::int64_t>> totals;
+  for (const auto& [name, types] : planes) {
+    auto& [all_elements, all_bytes] = totals[types];
+    all_elements += elements[name];
+    all_bytes += bytes[name];
+  }
+  nlohmann::json rules = nlohmann::json::array();
+  for (const auto& [types, total] : totals)
+    rules.push_back({{"planes", types}, {"parameters", total.first}, {"state_bytes", total.second}});
+  return rules;
+}
+
 // Returns the weights' formats by name, from the settings of the run that wrote the checkpoint; empty if the checkpoint
 // stores no run. Throws InputError.
 std::map<std::string, settings::WeightFormats> formats_of_run(const checkpoint::CheckpointReader& reader) {
@@ -71,6 +94,7 @@ nlohmann::json inspect_checkpoint(const std::filesystem::path& path, const Inspe
                            {"step", reader.step()},
                            {"state", reader.state()},
                            {"kinds", kinds_of(reader.manifest())},
+                           {"update_rules", rules_of(reader.manifest())},
                            {"files", nlohmann::json::array()},
                            {"tensors", nlohmann::json::array()}};
   for (const checkpoint::StoredFile& file : reader.manifest().files)
@@ -103,6 +127,12 @@ std::string checkpoint_table(const nlohmann::json& inspected) {
       "{}: step {}, {} tensors ({}), {} files, {} bytes\n", inspected["checkpoint"].get<std::string>(),
       inspected["step"].get<std::int64_t>(), inspected["tensors"].size(),
       fmt::join(inspected["kinds"].get<std::vector<std::string>>(), ", "), inspected["files"].size(), bytes);
+  for (const auto& rule : inspected["update_rules"]) {
+    std::vector<std::string> planes;
+    for (const auto& [kind, type] : rule["planes"].items()) planes.push_back(kind + " " + type.get<std::string>());
+    text += fmt::format("state of {} parameters: {}, {} bytes\n", rule["parameters"].get<std::int64_t>(),
+                        fmt::join(planes, " + "), rule["state_bytes"].get<std::int64_t>());
+  }
   std::size_t width = 4;
   for (const auto& tensor : inspected["tensors"]) width = std::max(width, tensor["name"].get<std::string>().size());
   if (inspected.contains("wire_format_error"))

@@ -17,8 +17,10 @@ struct InspectOptions {
 };
 
 // Returns
-//   {"checkpoint", "step", "state", "kinds", "files": [{"name", "bytes", "xxh3_128"}],
+//   {"checkpoint", "step", "state", "kinds",
+//    "update_rules": [{"planes": {kind: type}, "parameters", "state_bytes"}], "files": [{"name", "bytes", "xxh3_128"}],
 //    "tensors": [{"name", "kind", "dtype", "shape", "elements", "pieces", "hash"}]}
+// "update_rules" has an entry for each combination of state planes that a parameter has.
 // The tensors are ordered by name, then kind. "hash" is the xxh3_128 of the logical tensor's bytes. It does not depend
 // on the layout of the run that wrote the checkpoint.
 //

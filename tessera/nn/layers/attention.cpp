@@ -18,43 +18,45 @@ struct AttentionCall : torch::CustomClassHolder {
   ops::RopeTable rope;
 };
 
-// Indices of the saved tensors: the inputs of attention, and the inputs of the norms' backward. A tensor that is not
-// kept is undefined.
-enum AttentionSaved : std::uint8_t { kQ, kK, kV, kOut, kPositions, kQRows, kKRows, kQRstd, kKRstd, kSoftmax };
+// Indices of the saved tensors. A tensor that is not kept is undefined: with norms v, which is a view of qkv, and
+// without norms qkv and its statistics.
+enum AttentionSaved : std::uint8_t { kQ, kK, kV, kOut, kPositions, kQkv, kRstd, kSoftmax };
 
-ops::Qkv split_and_rotate(const AttentionCall& call, const at::Tensor& qkv, const at::Tensor& positions) {
-  const AttentionHeads& heads = *call.heads;
-  return ops::split_rope_forward(qkv, positions, call.rope, heads.q_heads, heads.kv_heads, heads.head_dim);
+NormedAttention normed_call(const AttentionCall& call, const at::Tensor& qkv, const at::Tensor& positions) {
+  return {.norms = *call.norms, .heads = *call.heads, .rope = call.rope, .qkv = qkv, .positions = positions};
 }
 
 class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
  public:
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& qkv, const at::Tensor& positions,
                             const c10::intrusive_ptr<AttentionCall>& call, const PassState* pass, bool kept) {
+    const AttentionHeads& heads = *call->heads;
     const bool normed = call->norms != nullptr;
-    NormedQkv norms{.qkv = qkv, .statistics = {}};
-    if (normed) norms = head_norms_forward(*pass, *call->norms, *call->heads, qkv);
-    const ops::Qkv rotated = split_and_rotate(*call, norms.qkv, positions);
-    const ops::Attention result = ops::attention_forward(rotated, call->shape);
+    ops::NormedHeads result;
+    if (normed)
+      result = head_norms_forward(*pass, normed_call(*call, qkv, positions));
+    else
+      result.rotated =
+          ops::split_rope_forward(qkv, positions, call->rope, heads.q_heads, heads.kv_heads, heads.head_dim);
+    const ops::Qkv& rotated = result.rotated;
+    const ops::Attention attention = ops::attention_forward(rotated, call->shape);
+    const at::Tensor none;
     const bool recomputed = normed && pass->policy == Recompute::selective;
-    const HeadStatistics& statistics = norms.statistics;
-    variable_list saved{recomputed ? at::Tensor() : rotated.q,
-                        recomputed ? at::Tensor() : rotated.k,
-                        rotated.v,
-                        result.out,
+    variable_list saved{recomputed ? none : rotated.q,
+                        recomputed ? none : rotated.k,
+                        normed ? none : rotated.v,
+                        attention.out,
                         positions,
-                        statistics.q,
-                        statistics.k,
-                        statistics.q_rstd,
-                        statistics.k_rstd};
-    saved.insert(saved.end(), result.softmax.begin(), result.softmax.end());
+                        normed ? qkv : none,
+                        result.rstd};
+    saved.insert(saved.end(), attention.softmax.begin(), attention.softmax.end());
     ctx->save_for_backward(saved);
     variable_list own = saved;
-    own[kOut] = own[kPositions] = at::Tensor();
+    own[kOut] = own[kPositions] = none;
     stash(ctx, *pass, kept, items_of(own), Tokens::all);
     save_pass(ctx, *pass);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    return result.out;
+    return attention.out;
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
@@ -62,17 +64,17 @@ class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
     const PassState pass = saved_pass(ctx);
     fetch(ctx, pass);
     const auto call = c10::static_intrusive_pointer_cast<AttentionCall>(ctx->saved_data["call"].toCapsule());
-    const HeadStatistics statistics{
-        .q = saved[kQRows], .k = saved[kKRows], .q_rstd = saved[kQRstd], .k_rstd = saved[kKRstd]};
-    ops::Qkv rotated{saved[kQ], saved[kK], saved[kV]};
-    if (!rotated.q.defined())
-      rotated = split_and_rotate(*call, recompute_head_norms(pass, *call->norms, *call->heads, statistics, rotated.v),
-                                 saved[kPositions]);
     const ops::Attention result{saved[kOut], {saved.begin() + kSoftmax, saved.end()}};
-    const ops::Qkv gradient = ops::attention_backward(gradients[0].contiguous(), rotated, result, call->shape);
-    at::Tensor dqkv = ops::split_rope_backward(gradient, saved[kPositions], call->rope);
-    if (call->norms != nullptr) dqkv = head_norms_backward(pass, *call->norms, *call->heads, statistics, dqkv);
-    return {dqkv, {}, {}, {}, {}};
+    const at::Tensor dout = gradients[0].contiguous();
+    if (call->norms == nullptr) {
+      const ops::Qkv gradient = ops::attention_backward(dout, {saved[kQ], saved[kK], saved[kV]}, result, call->shape);
+      return {ops::split_rope_backward(gradient, saved[kPositions], call->rope), {}, {}, {}, {}};
+    }
+    const NormedAttention normed = normed_call(*call, saved[kQkv], saved[kPositions]);
+    ops::Qkv rotated{saved[kQ], saved[kK], ops::values_of(saved[kQkv], head_sizes(*call->heads))};
+    if (!rotated.q.defined()) rotated = recompute_head_norms(pass, normed, saved[kRstd]);
+    const ops::Qkv gradient = ops::attention_backward(dout, rotated, result, call->shape);
+    return {head_norms_backward(pass, normed, saved[kRstd], gradient), {}, {}, {}, {}};
   }
 };
 
@@ -99,9 +101,9 @@ at::Tensor attention(const PassState& pass, const at::Tensor& qkv, const Attenti
 at::Tensor cached_attention(const PassState& pass, const at::Tensor& qkv, const AttentionHeads& heads,
                             const std::optional<HeadNorms>& norms, const TokenLayout& tokens,
                             const ops::RopeTable& rope, const CachePlace& place) {
-  const at::Tensor normed = norms ? head_norms_forward(pass, *norms, heads, qkv).qkv : qkv;
   const ops::Qkv rotated =
-      ops::split_rope_forward(normed, tokens.positions, rope, heads.q_heads, heads.kv_heads, heads.head_dim);
+      norms ? head_norms_forward(pass, {*norms, heads, rope, qkv, tokens.positions}).rotated
+            : ops::split_rope_forward(qkv, tokens.positions, rope, heads.q_heads, heads.kv_heads, heads.head_dim);
   const auto store = [&](const at::Tensor& cache, const at::Tensor& values) {
     cache.narrow(0, place.first, tokens.seq_len).copy_(values);
   };

@@ -40,13 +40,23 @@ at::Tensor reduced(const at::Tensor& gradient, const AttentionShape& shape, cons
   return rounded_to(sum, like.scalar_type());
 }
 
+constexpr std::uint64_t kHeadAlignment = 16;  // bytes
+
 // k and v in the layout that the kernels read.
 struct Keys {
   at::Tensor k, v;
   bool are_expanded = false;
 };
+// Returns the heads of each token side by side. The kernels accept any stride from token to token, if the heads are
+// aligned.
+at::Tensor adjacent_heads(const at::Tensor& v) {
+  const bool adjacent = v.stride(2) == 1 && v.stride(1) == v.size(2);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(v.const_data_ptr()) % kHeadAlignment == 0 &&
+                       v.stride(0) * v.element_size() % kHeadAlignment == 0;
+  return adjacent && aligned ? v : v.contiguous();
+}
 Keys keys_of(const Qkv& qkv, const AttentionShape& shape) {
-  if (is_regular(shape.kv_of_q, qkv.k.size(1))) return {dense(qkv.k, 3, "attention k"), dense(qkv.v, 3, "attention v")};
+  if (is_regular(shape.kv_of_q, qkv.k.size(1))) return {dense(qkv.k, 3, "attention k"), adjacent_heads(qkv.v)};
   return {expanded(qkv.k, shape.kv_of_q), expanded(qkv.v, shape.kv_of_q), true};
 }
 Qkv gradient_of(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& dv, const Keys& keys, const Qkv& qkv,

@@ -20,6 +20,7 @@ struct RouterProductArguments {
   const void* dlogits = nullptr;  // [tokens, experts] A
   const void* addend = nullptr;   // dgrad only: [tokens, hidden] T, added to the product; null: no addend
   void* parts = nullptr;          // wgrad only: [chunks of kRouterGradientChunk tokens, experts, hidden] A, scratch
+  void* scratch = nullptr;        // router_scratch() bytes
   void* result = nullptr;         // type A; type T if there is an addend
 };
 
@@ -137,9 +138,12 @@ struct PlainProductArguments {
 
 namespace cuda {
 
+// For bf16, products use tensor cores (router_split.h). For fp32 and fp64 they have the bits of a CPU.
 void router_logits(const RouterProductArguments& arguments, base::CudaStream stream);
 void router_dgrad(const RouterProductArguments& arguments, base::CudaStream stream);
 void router_wgrad(const RouterProductArguments& arguments, base::CudaStream stream);
+// Returns the bytes of scratch memory of any of these products.
+std::int64_t router_scratch(const RouterProductArguments& arguments);
 void route(const RouteArguments& arguments, base::CudaStream stream);
 void router_sums(const RouterSumsArguments& arguments, base::CudaStream stream);
 void route_backward(const RouteBackwardArguments& arguments, base::CudaStream stream);

@@ -1,5 +1,6 @@
 // A fixed number of blocks process the rows. Each block sums its own part of dweight, and a second kernel adds the
-// parts in order.
+// parts in order. A block processes one row at a time, or several short rows with a warp each.
+#include "tessera/ops/norm/column_sums.cuh"
 #include "tessera/ops/norm/dropout_factors.cuh"
 #include "tessera/ops/norm/part_sums.cuh"
 #include "tessera/ops/norm/rms_norm_kernels.h"
@@ -14,7 +15,7 @@ constexpr int kPacks = 2,
               kThreads =
                   512;  // limits for a row that fits into registers: packs of a row per thread, and threads of a block
 constexpr int kLongThreads = 1024;
-constexpr int kColumns = 32, kGroups = 32;  // dimensions of a block that adds parts
+constexpr int kShortRows = 16;  // rows that a block processes at a time, if a warp processes a row
 
 template <typename T>
 struct Rows {
@@ -91,6 +92,25 @@ __device__ __forceinline__ void add_products(const Pack<T, N>& dy, const Pack<T,
   for (int i = 0; i < N; ++i) product += dy[i] * weight[i] * sum[i];
 }
 
+// Adds the sums of the rows of a block to those of its first row, in order. A row has one warp.
+template <typename A, int N>
+__device__ __forceinline__ void add_short_rows(A (&sums)[kPacks][N]) {
+  extern __shared__ unsigned char memory[];  // [rows of the block, kPacks, N, kWarp]
+  A* const kept = reinterpret_cast<A*>(memory);
+  const int lane = static_cast<int>(threadIdx.x), row = static_cast<int>(threadIdx.y);
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+    for (int k = 0; k < N; ++k) kept[((row * kPacks + i) * N + k) * kWarp + lane] = sums[i][k];
+  __syncthreads();
+  if (row > 0) return;
+  for (int other = 1; other < static_cast<int>(blockDim.y); ++other)
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i)
+#pragma unroll
+      for (int k = 0; k < N; ++k) sums[i][k] += kept[((other * kPacks + i) * N + k) * kWarp + lane];
+}
+
 // For rows of at most kPacks packs per thread. The next row is loaded while the current row is processed. kSums: dy has
 // several parts.
 template <bool kWhole, bool kDrops, bool kSums, typename T>
@@ -103,10 +123,12 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
   A dweight[kPacks][N] = {};
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) weight[i] = load_pack<kWhole, N>(rows.weight, first + i * step, rows.hidden);
+  const std::int64_t own = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  const std::int64_t stride = std::int64_t{gridDim.x} * blockDim.y;
   Part<T> part;
-  fetch<kWhole, kSums>(rows, blockIdx.x, part);
+  if (own < rows.tokens) fetch<kWhole, kSums>(rows, own, part);
   int turn = 0;
-  for (std::int64_t token = blockIdx.x; token < rows.tokens; token += gridDim.x) {
+  for (std::int64_t token = own; token < rows.tokens; token += stride) {
     Part<T> next;
     Pack<T, N> dsum[kPacks];
     if (rows.dsum != nullptr) {
@@ -114,7 +136,7 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
       for (int i = 0; i < kPacks; ++i)
         dsum[i] = load_pack<kWhole, N>(rows.dsum + token * rows.hidden, first + i * step, rows.hidden);
     }
-    if (token + gridDim.x < rows.tokens) fetch<kWhole, kSums>(rows, token + gridDim.x, next);
+    if (token + stride < rows.tokens) fetch<kWhole, kSums>(rows, token + stride, next);
     if constexpr (kSums) sum_parts<kWhole>(rows.dys, token * rows.hidden, first, step, rows.hidden, part.dy, part.next);
     A product = 0;
 #pragma unroll
@@ -133,6 +155,8 @@ __global__ void __launch_bounds__(kThreads) backward_kept(const Rows<T> rows) {
     }
     part = next;
   }
+  if (blockDim.y > 1) add_short_rows(dweight);
+  if (threadIdx.y > 0) return;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i)
 #pragma unroll
@@ -179,36 +203,29 @@ __global__ void __launch_bounds__(kLongThreads) dweight_long(const Rows<T> rows)
   rows.parts[blockIdx.y * rows.hidden + column] = total;
 }
 
-// Adds the parts of each column to dweight. Each of kGroups threads adds every kGroups-th part in order; then the
-// groups are added in order.
-template <typename A>
-__global__ void __launch_bounds__(kColumns* kGroups)
-    add_parts(const A* parts, int blocks, std::int64_t hidden, A* __restrict__ dweight, bool accumulate) {
-  __shared__ A groups[kGroups][kColumns];
-  const std::int64_t column = std::int64_t{blockIdx.x} * kColumns + threadIdx.x;
-  A total = 0;
-  cudaGridDependencySynchronize();
-  if (column < hidden) {
-#pragma unroll 8
-    for (int block = threadIdx.y; block < blocks; block += kGroups) total += parts[block * hidden + column];
-  }
-  groups[threadIdx.y][threadIdx.x] = total;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= hidden) return;
-  for (int group = 1; group < kGroups; ++group) total += groups[group][threadIdx.x];
-  dweight[column] = accumulate ? dweight[column] + total : total;
+// Returns the threads of a row and the rows that a block processes at a time.
+dim3 threads_of(std::int64_t packs) {
+  const unsigned threads = row_threads(packs, kPacks, kThreads);
+  return {threads, threads == kWarp ? kShortRows : 1U};
 }
-
-std::int64_t blocks_of(std::int64_t tokens) {
-  return std::min(tokens, kBlocks);
+template <typename T>
+std::int64_t packs_of(const RmsNormShape& shape) {
+  return ceil_div(shape.hidden, kPack<T>);
+}
+std::int64_t blocks_of(const RmsNormShape& shape) {
+  std::int64_t rows = 1;
+  dispatch_floating(shape.type, [&](auto element) { rows = threads_of(packs_of<decltype(element)>(shape)).y; });
+  return std::min(ceil_div(shape.tokens, rows), kBlocks);
 }
 
 template <bool kWhole, bool kDrops, bool kSums, typename T>
 void backward(const RmsNormShape& shape, Rows<T> rows, base::CudaStream stream) {
-  const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
-  const auto blocks = static_cast<unsigned>(blocks_of(shape.tokens));
+  const std::int64_t packs = packs_of<T>(shape);
+  const auto blocks = static_cast<unsigned>(blocks_of(shape));
   if (packs <= kPacks * kThreads) {
-    backward_kept<kWhole, kDrops, kSums><<<blocks, row_threads(packs, kPacks, kThreads), 0, stream>>>(rows);
+    const dim3 threads = threads_of(packs);
+    const std::size_t shared = threads.y > 1 ? threads.y * kPacks * kPack<T> * kWarp * sizeof(Accumulator<T>) : 0;
+    backward_kept<kWhole, kDrops, kSums><<<blocks, threads, shared, stream>>>(rows);
   } else {
     if constexpr (kSums) {
       // dx holds the sum of the parts until it is overwritten.
@@ -225,7 +242,7 @@ void backward(const RmsNormShape& shape, Rows<T> rows, base::CudaStream stream) 
 }  // namespace
 
 std::int64_t rms_norm_backward_scratch(const RmsNormShape& shape) {
-  return blocks_of(shape.tokens) * shape.hidden;
+  return blocks_of(shape) * shape.hidden;
 }
 
 void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& a, const RmsNormParts& parts,
@@ -256,8 +273,7 @@ void rms_norm_backward(const RmsNormShape& shape, const RmsNormBackward& a, cons
           });
         });
       });
-    launch_early(add_parts<A>, dim3(blocks_for(shape.hidden, kColumns)), dim3(kColumns, kGroups), stream, rows.parts,
-                 static_cast<int>(blocks_of(shape.tokens)), shape.hidden, static_cast<A*>(a.dweight), parts.accumulate);
+    sum_columns(rows.parts, blocks_of(shape), shape.hidden, static_cast<A*>(a.dweight), parts.accumulate, stream);
   });
   check_launch("rms_norm_backward");
 }

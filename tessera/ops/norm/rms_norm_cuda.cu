@@ -1,4 +1,5 @@
-// Forward uses one block per row and keeps the row in registers if it fits. Backward is in rms_norm_backward_cuda.cu.
+// Forward uses one block per row, or one warp per row if the row is short, and keeps the row in registers if it fits.
+// Backward is in rms_norm_backward_cuda.cu.
 #include "tessera/ops/norm/dropout_factors.cuh"
 #include "tessera/ops/norm/part_sums.cuh"
 #include "tessera/ops/norm/rms_norm_kernels.h"
@@ -8,6 +9,7 @@ namespace tessera::ops::cuda {
 namespace {
 
 constexpr int kThreads = 1024;  // largest number of threads of a block
+constexpr int kShortRows = 8;   // rows of a block, if a warp processes a row
 
 template <typename T>
 struct Rows {
@@ -17,7 +19,7 @@ struct Rows {
   T* sum;  // written only with a residual, with dropout or with several parts
   T* y;
   Accumulator<T>* rstd;
-  std::int64_t hidden;
+  std::int64_t tokens, hidden;
   Accumulator<T> eps;
   DropoutMask mask;  // read only with dropout
   SumOfParts parts;  // read only with several parts
@@ -63,13 +65,19 @@ __device__ __forceinline__ A reciprocal_rms(A squares, std::int64_t hidden, A ep
   return A{1} / sqrt(squares / static_cast<A>(hidden) + eps);
 }
 
+// Returns the row of the calling thread. A block has several rows only if a row has one warp.
+__device__ __forceinline__ std::int64_t row_of_thread() {
+  return std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+}
+
 // For rows of at most kPacks packs per thread. kSums: x has several parts.
 template <bool kWhole, bool kDrops, bool kSums, int kPacks, typename T>
 __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
   constexpr int N = kPack<T>;
   using A = Accumulator<T>;
   __shared__ A scratch[kWarp];
-  const std::int64_t row = blockIdx.x * rows.hidden;
+  const std::int64_t token = row_of_thread(), row = token * rows.hidden;
+  if (token >= rows.tokens) return;
   const int first = threadIdx.x * N, step = blockDim.x * N;
   Pack<T, N> kept[kPacks], weight[kPacks], next[kPacks];
 #pragma unroll
@@ -88,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if constexpr (kDrops)
-        kept[i] = added<true>(kept[i], other[i], factors_of<T, N>(rows.mask, blockIdx.x, first + i * step).values);
+        kept[i] = added<true>(kept[i], other[i], factors_of<T, N>(rows.mask, token, first + i * step).values);
       else
         kept[i] = added(kept[i], other[i]);
       store_pack<kWhole>(rows.sum + row, first + i * step, rows.hidden, kept[i]);
@@ -98,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if constexpr (kDrops)
-        kept[i] = added<false>(kept[i], kept[i], factors_of<T, N>(rows.mask, blockIdx.x, first + i * step).values);
+        kept[i] = added<false>(kept[i], kept[i], factors_of<T, N>(rows.mask, token, first + i * step).values);
       store_pack<kWhole>(rows.sum + row, first + i * step, rows.hidden, kept[i]);
     }
   }
@@ -108,7 +116,7 @@ __global__ void __launch_bounds__(kThreads) forward_kept(const Rows<T> rows) {
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) add_squares(kept[i], squares);
   const A rstd = reciprocal_rms(block_sum(squares, scratch), rows.hidden, rows.eps);
-  if (threadIdx.x == 0) rows.rstd[blockIdx.x] = rstd;
+  if (threadIdx.x == 0) rows.rstd[token] = rstd;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i)
     store_pack<kWhole>(rows.y + row, first + i * step, rows.hidden, scaled(kept[i], rstd, weight[i]));
@@ -155,14 +163,21 @@ __global__ void __launch_bounds__(kThreads) forward_long(const Rows<T> rows) {
 template <bool kWhole, typename T>
 __global__ void __launch_bounds__(kThreads) apply_rows(const Rows<T> rows) {
   constexpr int N = kPack<T>;
-  const std::int64_t row = blockIdx.x * rows.hidden;
-  const Accumulator<T> rstd = rows.rstd[blockIdx.x];
+  const std::int64_t token = row_of_thread(), row = token * rows.hidden;
+  if (token >= rows.tokens) return;
+  const Accumulator<T> rstd = rows.rstd[token];
 #pragma unroll 4
   for (std::int64_t i = threadIdx.x * N; i < rows.hidden; i += blockDim.x * N) {
     const auto sum = load_pack<kWhole, N>(rows.x + row, i, rows.hidden);
     const auto weight = load_pack<kWhole, N>(rows.weight, i, rows.hidden);
     store_pack<kWhole>(rows.y + row, i, rows.hidden, scaled(sum, rstd, weight));
   }
+}
+
+// Returns the threads of a row and the rows of a block.
+dim3 threads_of(std::int64_t packs) {
+  const unsigned threads = row_threads(packs, 2, kThreads);
+  return {threads, threads == kWarp ? kShortRows : 1U};
 }
 
 }  // namespace
@@ -177,12 +192,14 @@ void rms_norm_forward(const RmsNormShape& shape, const RmsNormForward& a, base::
                        .sum = static_cast<T*>(a.sum),
                        .y = static_cast<T*>(a.y),
                        .rstd = static_cast<Accumulator<T>*>(a.rstd),
+                       .tokens = shape.tokens,
                        .hidden = shape.hidden,
                        .eps = static_cast<Accumulator<T>>(a.eps),
                        .mask = DropoutMask(a.dropout),
                        .parts = a.x};
     const std::int64_t packs = ceil_div(shape.hidden, kPack<T>);
-    const unsigned blocks = blocks_for(shape.tokens, 1), threads = row_threads(packs, 2, kThreads);
+    const dim3 threads = threads_of(packs);
+    const unsigned blocks = blocks_for(shape.tokens, threads.y);
     const auto launch = [&](auto whole, auto drops, auto sums) {
       constexpr bool kWhole = decltype(whole)::value, kDrops = decltype(drops)::value, kSums = decltype(sums)::value;
       if (packs <= 2 * kThreads)
@@ -210,10 +227,11 @@ void rms_norm_apply(const RmsNormShape& shape, const RmsNormApply& a, base::Cuda
                        .weight = static_cast<const T*>(a.weight),
                        .y = static_cast<T*>(a.y),
                        .rstd = static_cast<Accumulator<T>*>(const_cast<void*>(a.rstd)),
+                       .tokens = shape.tokens,
                        .hidden = shape.hidden};
-    const unsigned threads = row_threads(ceil_div(shape.hidden, kPack<T>), 2, kThreads);
+    const dim3 threads = threads_of(ceil_div(shape.hidden, kPack<T>));
     dispatch_bool(rows_whole<T>(shape.hidden, a.sum, a.weight, a.y), [&](auto whole) {
-      apply_rows<decltype(whole)::value><<<blocks_for(shape.tokens, 1), threads, 0, stream>>>(rows);
+      apply_rows<decltype(whole)::value><<<blocks_for(shape.tokens, threads.y), threads, 0, stream>>>(rows);
     });
   });
   check_launch("rms_norm_apply");

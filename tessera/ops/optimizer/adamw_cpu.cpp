@@ -56,7 +56,7 @@ template <typename A, typename M>
 void adamw_typed(const StepScalars& of_step, double gradient_scale, const UpdateShard& shard) {
   const quant::DType type = shard.master_type;
   const TypedScalars<A> scalars(of_step, gradient_scale);
-  std::array<A, kChunk> widened;
+  std::array<A, kChunk> widened, joined;
   for (std::int64_t start = 0; start < shard.count; start += kChunk) {
     const std::int64_t count = std::min(kChunk, shard.count - start);
     const auto at = [start](void* data, quant::DType element) {
@@ -68,7 +68,9 @@ void adamw_typed(const StepScalars& of_step, double gradient_scale, const Update
                   count);
       gradient = widened.data();
     }
-    A* master = static_cast<A*>(shard.master) + start;
+    A* master = shard.is_split ? joined.data() : static_cast<A*>(shard.master) + start;
+    if constexpr (std::is_same_v<A, float>)
+      if (shard.is_split) join_masters(split_parts(shard, start), count, master);
     const Range<A, M> range{.master = master,
                             .exp_avg = static_cast<M*>(shard.planes[0]) + start,
                             .exp_avg_sq = static_cast<M*>(shard.planes[1]) + start,
@@ -78,7 +80,11 @@ void adamw_typed(const StepScalars& of_step, double gradient_scale, const Update
       update(scalars, range);
     else
       update_rounded(scalars, range, shard, start, of_step.number);
-    if (shard.weight != nullptr && shard.weight != shard.master)
+    if constexpr (std::is_same_v<A, float>) {
+      if (are_representable(shard)) make_representable(master, count);
+      if (shard.is_split) split_masters(master, count, split_parts(shard, start));
+    }
+    if (!shard.is_split && shard.weight != nullptr && shard.weight != shard.master)
       quant::cast(master, type, at(shard.weight, shard.weight_type), shard.weight_type, count);
   }
 }

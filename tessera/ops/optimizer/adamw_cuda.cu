@@ -42,9 +42,11 @@ constexpr int pack_of(std::size_t master, std::size_t gradient, std::size_t weig
   return kAccessBytes / static_cast<int>(std::max({master, gradient, weight}));
 }
 
-template <typename A, typename M, typename G, typename W>
+// A is the type of the arithmetic and of the masters, S the type in which masters are stored: A, or bfloat16 for the
+// low halves of split masters, which are moved like bf16 numbers. M is the type of the moments.
+template <typename A, typename S, typename M, typename G, typename W>
 struct Range {
-  A* __restrict__ master;
+  S* __restrict__ master;
   W* __restrict__ weight;
   const G* __restrict__ gradient;
   M* __restrict__ exp_avg, * __restrict__ exp_avg_sq;
@@ -85,17 +87,33 @@ __device__ __forceinline__ void take_magnitude(A& greatest, A value) {
   greatest = magnitude > greatest ? magnitude : greatest;
 }
 
+// Returns the stored part of a master: the master, or its low half.
+template <typename S, typename A>
+__device__ __forceinline__ S stored_master(A master) {
+  if constexpr (std::is_same_v<S, A>) {
+    return master;
+  } else {
+    S low;
+    low.bits = low_half(master);
+    return low;
+  }
+}
+
 // Returns the greatest magnitude of the updated masters.
-template <bool kWhole, typename A, typename M, typename G, typename W>
-__device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const Range<A, M, G, W>& range,
+template <bool kWhole, typename A, typename S, typename M, typename G, typename W>
+__device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const Range<A, S, M, G, W>& range,
                                           const Rounding& rounding, std::int64_t start) {
   constexpr int N = pack_of(sizeof(A), sizeof(G), sizeof(W)), kAtOnce = 2;
   constexpr bool kIsRounded = !std::is_same_v<A, M>;
+  constexpr bool kIsSplit = !std::is_same_v<A, S>;
+  constexpr bool kIsRepresentable = std::is_same_v<A, float> && std::is_same_v<W, quant::bfloat16>;
   static_assert(!kIsRounded || N == 4);
+  static_assert(!kIsSplit || kIsRepresentable);
   A greatest = 0;
 #pragma unroll 1
   for (int step = 0; step < kSteps; step += kAtOnce) {
-    Pack<A, N> master[kAtOnce];
+    Pack<S, N> master[kAtOnce];
+    [[maybe_unused]] Pack<W, N> weight[kIsSplit ? kAtOnce : 1];
     Pack<M, N> exp_avg[kAtOnce], exp_avg_sq[kAtOnce];
     Pack<G, N> gradient[kAtOnce];
 #pragma unroll
@@ -103,6 +121,7 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
       const std::int64_t first = start + (step + i) * kThreads * N;
       gradient[i] = load_pack<kWhole, N>(range.gradient, first, range.count);
       master[i] = load_pack<kWhole, N>(range.master, first, range.count);
+      if constexpr (kIsSplit) weight[i] = load_pack<kWhole, N>(range.weight, first, range.count);
       exp_avg[i] = load_pack<kWhole, N>(range.exp_avg, first, range.count);
       exp_avg_sq[i] = load_pack<kWhole, N>(range.exp_avg_sq, first, range.count);
     }
@@ -114,11 +133,17 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
       if constexpr (kIsRounded) take_words(rounding, first, words);
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        const AdamWElement<A> next =
-            updated(scalars, {master[i][k], exp_avg[i][k], exp_avg_sq[i][k]}, static_cast<A>(gradient[i][k]));
+        A old_master;
+        if constexpr (kIsSplit)
+          old_master = joined_master(weight[i].get(k), master[i].get(k).bits);
+        else
+          old_master = master[i][k];
+        AdamWElement<A> next =
+            updated(scalars, {old_master, exp_avg[i][k], exp_avg_sq[i][k]}, static_cast<A>(gradient[i][k]));
+        if constexpr (kIsRepresentable) next.master = representable(next.master);
         rounded_master[k] = next.master;
         take_magnitude(greatest, next.master);
-        master[i].set(k, next.master);
+        master[i].set(k, stored_master<S>(next.master));
         if constexpr (kIsRounded) {
           exp_avg[i].set(k, round_stochastically(next.exp_avg, words[k % 4]));
           exp_avg_sq[i].set(k, round_stochastically(next.exp_avg_sq, words[k % 4] >> 16));
@@ -130,7 +155,8 @@ __device__ __forceinline__ A update_packs(const TypedScalars<A>& scalars, const 
       store_pack<kWhole>(range.master, first, range.count, master[i]);
       store_pack<kWhole>(range.exp_avg, first, range.count, exp_avg[i]);
       store_pack<kWhole>(range.exp_avg_sq, first, range.count, exp_avg_sq[i]);
-      if (range.weight != nullptr) store_pack<kWhole>(range.weight, first, range.count, rounded<W>(rounded_master));
+      if (kIsSplit || range.weight != nullptr)
+        store_pack<kWhole>(range.weight, first, range.count, rounded<W>(rounded_master));
     }
   }
   return greatest;
@@ -173,7 +199,7 @@ __device__ __noinline__ void raise_amaxes(const Shard& shard, const A* master, s
   }
 }
 
-template <typename A, typename M, typename G, typename W>
+template <typename A, typename S, typename M, typename G, typename W>
 __global__ void __launch_bounds__(kThreads)
     update_shards(const __grid_constant__ Launch launch, const StepScalars* __restrict__ groups,
                   const Clip* __restrict__ clip) {
@@ -190,41 +216,41 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t begin = std::int64_t{blockIdx.x - launch.first_block[low]} * kTile;
   const StepScalars& of_group = groups[shard.group];
   const TypedScalars<A> scalars(of_group, clip == nullptr ? 1.0 : clip->factor);
-  const Range<A, M, G, W> range{.master = static_cast<A*>(shard.master),
-                                .weight = static_cast<W*>(shard.weight),
-                                .gradient = static_cast<const G*>(shard.gradient),
-                                .exp_avg = static_cast<M*>(shard.exp_avg),
-                                .exp_avg_sq = static_cast<M*>(shard.exp_avg_sq),
-                                .count = shard.count};
+  const Range<A, S, M, G, W> range{.master = static_cast<S*>(shard.master),
+                                   .weight = static_cast<W*>(shard.weight),
+                                   .gradient = static_cast<const G*>(shard.gradient),
+                                   .exp_avg = static_cast<M*>(shard.exp_avg),
+                                   .exp_avg_sq = static_cast<M*>(shard.exp_avg_sq),
+                                   .count = shard.count};
   const Rounding rounding{.indices = shard.indices, .key = shard.key, .update = of_group.number};
   const std::int64_t start = begin + std::int64_t{threadIdx.x} * N;
+  const bool is_whole = shard.aligned && begin + kTile <= shard.count;
   A greatest = 0;
-  if (!is_update)
-    greatest = greatest_master<N>(range.master, start, range.count);
-  else if (shard.aligned && begin + kTile <= shard.count)
-    greatest = update_packs<true>(scalars, range, rounding, start);
-  else
-    greatest = update_packs<false>(scalars, range, rounding, start);
-  if (shard.amax == nullptr) return;
-  std::int64_t matrix = 0;
-  if (shard.amax_elements != 0) {
-    const std::int64_t first = shard.amax_offset + begin, end = shard.amax_offset + min(begin + kTile, shard.count);
-    matrix = first / shard.amax_elements;
-    if (end > (matrix + 1) * shard.amax_elements) return raise_amaxes<N>(shard, range.master, start);
+  if (is_update)
+    greatest = is_whole ? update_packs<true>(scalars, range, rounding, start)
+                        : update_packs<false>(scalars, range, rounding, start);
+  if constexpr (std::is_same_v<S, A>) {  // split masters have no amax
+    if (shard.amax == nullptr) return;
+    if (!is_update) greatest = greatest_master<N>(range.master, start, range.count);
+    std::int64_t matrix = 0;
+    if (shard.amax_elements != 0) {
+      const std::int64_t first = shard.amax_offset + begin, end = shard.amax_offset + min(begin + kTile, shard.count);
+      matrix = first / shard.amax_elements;
+      if (end > (matrix + 1) * shard.amax_elements) return raise_amaxes<N>(shard, range.master, start);
+    }
+    const float of_block = block_greatest(static_cast<float>(greatest), scratch);
+    if (threadIdx.x == 0) raise(shard.amax + matrix, rounded_to_bfloat16(of_block));
   }
-  const float of_block = block_greatest(static_cast<float>(greatest), scratch);
-  if (threadIdx.x == 0) raise(shard.amax + matrix, rounded_to_bfloat16(of_block));
 }
 
 struct Types {
   quant::DType master, moments, gradient, weight;
+  bool is_split = false;
   bool operator==(const Types&) const = default;
 };
-// A shard without its own weight can share a launch with any weight type.
 Types types_of(const UpdateShard& b, bool has_bf16_moments) {
-  const bool own = b.weight != nullptr && b.weight != b.master;
-  return {b.master_type, has_bf16_moments ? quant::DType::bf16 : b.master_type, b.gradient_type,
-          own ? b.weight_type : b.master_type};
+  return {b.master_type, has_bf16_moments ? quant::DType::bf16 : b.master_type, b.gradient_type, b.weight_type,
+          b.is_split};
 }
 
 int pack_of(const Types& types) {
@@ -233,7 +259,7 @@ int pack_of(const Types& types) {
 
 bool all_aligned(const UpdateShard& b, const Types& types, const void* weight) {
   const auto pack = static_cast<std::size_t>(pack_of(types)), moments = pack * quant::size_of(types.moments);
-  return is_aligned(b.master, pack * quant::size_of(types.master)) && is_aligned(b.planes[0], moments) &&
+  return is_aligned(b.master, pack * master_size(b)) && is_aligned(b.planes[0], moments) &&
          is_aligned(b.planes[1], moments) && is_aligned(b.gradient, pack * quant::size_of(types.gradient)) &&
          is_aligned(weight, pack * quant::size_of(types.weight));
 }
@@ -259,17 +285,20 @@ void append(Launch& launch, const UpdateShard& b, const Types& types) {
 
 void run(const Launch& launch, const Types& types, const StepScalars* scalars, const Clip* clip,
          base::CudaStream stream) {
+  const auto run_typed = [&](auto master, auto stored, auto moments, auto gradient, auto weight) {
+    // Words of random bits are made for the four elements of a pack, which types of 8 bytes do not have.
+    constexpr bool kIsRounded = !std::is_same_v<decltype(master), decltype(moments)>;
+    if constexpr (kIsRounded && pack_of(sizeof master, sizeof gradient, sizeof weight) != 4)
+      base::fail("adamw: expected gradients and weights in bf16 or fp32 beside moments in bf16");
+    else
+      update_shards<decltype(master), decltype(stored), decltype(moments), decltype(gradient), decltype(weight)>
+          <<<launch.blocks, kThreads, 0, stream>>>(launch, scalars, clip);
+  };
   const auto run_with = [&](auto master, auto moments) {
     dispatch_floating(types.gradient, [&](auto gradient) {
-      dispatch_floating(types.weight, [&](auto weight) {
-        // Words of random bits are made for the four elements of a pack, which types of 8 bytes do not have.
-        constexpr bool kIsRounded = !std::is_same_v<decltype(master), decltype(moments)>;
-        if constexpr (kIsRounded && pack_of(sizeof master, sizeof gradient, sizeof weight) != 4)
-          base::fail("adamw: expected gradients and weights in bf16 or fp32 beside moments in bf16");
-        else
-          update_shards<decltype(master), decltype(moments), decltype(gradient), decltype(weight)>
-              <<<launch.blocks, kThreads, 0, stream>>>(launch, scalars, clip);
-      });
+      if constexpr (std::is_same_v<decltype(master), float>)
+        if (types.is_split) return run_typed(master, quant::bfloat16{}, moments, gradient, quant::bfloat16{});
+      dispatch_floating(types.weight, [&](auto weight) { run_typed(master, master, moments, gradient, weight); });
     });
   };
   if (types.moments != types.master)

@@ -51,13 +51,19 @@ void directions_typed(const MuonScalars& scalars, double gradient_scale, const D
 template <typename A>
 void update_typed(const MuonScalars& scalars, const UpdateShard& shard) {
   const A decay = static_cast<A>(scalars.decay), rate = static_cast<A>(scalars.rate * shard.factor);
-  std::array<A, kMuonChunk> widened;
+  std::array<A, kMuonChunk> widened, joined;
   for (std::int64_t start = 0; start < shard.count; start += kMuonChunk) {
     const std::int64_t count = std::min(kMuonChunk, shard.count - start);
     const A* const x = widen(shard.gradient, shard.gradient_type, shard.master_type, start, count, widened);
-    A* const master = static_cast<A*>(shard.master) + start;
+    A* const master = shard.is_split ? joined.data() : static_cast<A*>(shard.master) + start;
+    if constexpr (std::is_same_v<A, float>)
+      if (shard.is_split) join_masters(split_parts(shard, start), count, master);
     for (std::int64_t i = 0; i < count; ++i) master[i] = muon_master(master[i], x[i], decay, rate);
-    if (shard.weight != nullptr && shard.weight != shard.master)
+    if constexpr (std::is_same_v<A, float>) {
+      if (are_representable(shard)) make_representable(master, count);
+      if (shard.is_split) split_masters(master, count, split_parts(shard, start));
+    }
+    if (!shard.is_split && shard.weight != nullptr && shard.weight != shard.master)
       quant::cast(
           master, shard.master_type,
           static_cast<std::byte*>(shard.weight) + static_cast<std::size_t>(start) * quant::size_of(shard.weight_type),

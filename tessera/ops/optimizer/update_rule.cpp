@@ -7,6 +7,15 @@
 
 namespace tessera::ops {
 
+SplitMasters split_parts(const UpdateShard& shard, std::int64_t start) {
+  return {.weights = static_cast<quant::bfloat16*>(shard.weight) + start,
+          .low_halves = static_cast<std::uint16_t*>(shard.master) + start};
+}
+
+std::size_t master_size(const UpdateShard& shard) {
+  return shard.is_split ? sizeof(std::uint16_t) : quant::size_of(shard.master_type);
+}
+
 void check_shard(const UpdateShard& shard, std::size_t planes) {
   TESSERA_CHECK(shard.count >= 0, "update: count {}: expected 0 or more", shard.count);
   const bool has_planes =
@@ -22,6 +31,10 @@ void check_shard(const UpdateShard& shard, std::size_t planes) {
   TESSERA_CHECK(shard.weight != shard.master || shard.weight == nullptr || shard.weight_type == shard.master_type,
                 "update: the weight shares the master's memory, expected one type, got weight {} and master {}",
                 name_of(shard.weight_type), name_of(shard.master_type));
+  TESSERA_CHECK(!shard.is_split || (are_representable(shard) && (shard.weight || shard.count == 0)),
+                "update: a split master in {} with {} in {}, expected a master in fp32 with a weight in bf16",
+                name_of(shard.master_type), shard.weight ? "a weight" : "no weight", name_of(shard.weight_type));
+  TESSERA_CHECK(!shard.is_split || shard.amax == nullptr, "update: a split master has an amax, expected none");
 }
 
 // The matrices that the shard touches are the rows of one matrix whose tiles are rows.

@@ -12,6 +12,7 @@
 
 #include "tessera/base/cuda_stream.h"
 #include "tessera/ops/optimizer/clip.h"
+#include "tessera/ops/optimizer/split_master.h"
 #include "tessera/ops/optimizer/state_rounding.h"
 #include "tessera/quant/dtype.h"
 
@@ -29,10 +30,15 @@ struct StatePlane {
 
 // The part of a parameter that this rank updates. The buffers are flat and have the same elements.
 struct UpdateShard {
-  void* master = nullptr;  // in fp32 or fp64; the update overwrites it
+  void* master = nullptr;  // in fp32 or fp64; the update overwrites it. If is_split, low halves
   quant::DType master_type = quant::DType::fp32;
   void* weight = nullptr;  // receives the master, rounded to weight_type; may equal `master`; null: not written
+  // The type of the run's weights. For bf16 weights, written here or not, each new fp32 master is replaced by
+  // representable(master) (split_master.h).
   quant::DType weight_type = quant::DType::fp32;
+  // True: fp32 masters in two parts (split_master.h), both of which the update reads and overwrites. `master` has 16
+  // bits for each element, and `weight` is in bf16 memory of its own. Such a shard has no amax.
+  bool is_split = false;
   const void* gradient = nullptr;  // of any floating type
   quant::DType gradient_type = quant::DType::fp32;
   std::array<void*, kMaxStatePlanes> planes = {};  // in the order of UpdateRule::planes; the update overwrites them
@@ -51,6 +57,14 @@ struct UpdateShard {
   LogicalIndices indices;
   base::PhiloxKey rounding_key{};
 };
+// Returns whether new masters of the shard follow the rule of split_master.h.
+inline bool are_representable(const UpdateShard& shard) {
+  return are_representable(shard.master_type, shard.weight_type);
+}
+// Returns the parts of a split master from element `start` on.
+SplitMasters split_parts(const UpdateShard& shard, std::int64_t start = 0);
+// Returns the bytes of an element of `master`.
+std::size_t master_size(const UpdateShard& shard);
 // Throws Error if the master, the gradient or one of the first `planes` planes is null, or if the members do not fit
 // each other.
 void check_shard(const UpdateShard& shard, std::size_t planes);

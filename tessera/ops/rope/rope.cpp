@@ -23,7 +23,14 @@ double scaled_frequency(double frequency, const RopeScaling& scaling) {
   return (1 - blend) * frequency / scaling.factor + blend * frequency;
 }
 
-at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, const RopeTable& table) {
+}  // namespace
+
+at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, const RopeTable& table,
+                             std::int64_t head_dim, at::ScalarType type) {
+  TESSERA_CHECK(table.cosine.defined() && table.sine.defined() && table.cosine.dim() == 2,
+                "rope: expected a table of angles, got none");
+  require_writable(table.cosine, {table.cosine.size(0), head_dim / 2}, accumulator_type(type), "rope cosine");
+  require_writable(table.sine, table.cosine.sizes(), accumulator_type(type), "rope sine");
   at::Tensor result = dense_like(positions, {tokens}, at::kLong, "rope positions");
   if (!result.is_cpu()) return result;  // on CUDA, the kernel checks the positions
   const auto* values = result.const_data_ptr<std::int64_t>();
@@ -32,15 +39,6 @@ at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, c
                   "rope: position {} of token {}: expected 0 to {}", values[token], token, table.cosine.size(0) - 1);
   return result;
 }
-
-void check_table(const RopeTable& table, std::int64_t head_dim, at::ScalarType type) {
-  TESSERA_CHECK(table.cosine.defined() && table.sine.defined() && table.cosine.dim() == 2,
-                "rope: expected a table of angles, got none");
-  require_writable(table.cosine, {table.cosine.size(0), head_dim / 2}, accumulator_type(type), "rope cosine");
-  require_writable(table.sine, table.cosine.sizes(), accumulator_type(type), "rope sine");
-}
-
-}  // namespace
 
 RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double theta,
                           const std::optional<RopeScaling>& scaling, at::ScalarType model_type, at::Device device) {
@@ -79,8 +77,7 @@ Qkv split_rope_forward(const at::Tensor& qkv, const at::Tensor& positions, const
   const std::int64_t tokens = stacked.size(0);
   TESSERA_CHECK(stacked.size(1) == (q_heads + 2 * kv_heads) * head_dim,
                 "rope qkv: {} columns, expected ({} + 2 * {}) * {}", stacked.size(1), q_heads, kv_heads, head_dim);
-  check_table(table, head_dim, type);
-  const at::Tensor rows = checked_positions(positions, tokens, table);
+  const at::Tensor rows = checked_positions(positions, tokens, table, head_dim, type);
   const at::Device device = stacked.device();
   Qkv result{.q = make({tokens, q_heads, head_dim}, type, device),
              .k = make({tokens, kv_heads, head_dim}, type, device),
@@ -112,8 +109,7 @@ at::Tensor split_rope_backward(const Qkv& gradient, const at::Tensor& positions,
   TESSERA_CHECK(k.scalar_type() == type && k.size(0) == tokens && k.size(2) == head_dim,
                 "rope: dk has shape [{}, {}, {}] and type {}, expected {} tokens, head_dim {} and type {} as in dq",
                 k.size(0), k.size(1), k.size(2), c10::toString(k.scalar_type()), tokens, head_dim, c10::toString(type));
-  check_table(table, head_dim, type);
-  const at::Tensor rows = checked_positions(positions, tokens, table);
+  const at::Tensor rows = checked_positions(positions, tokens, table, head_dim, type);
   at::Tensor stacked = make({tokens, (q.size(1) + 2 * k.size(1)) * head_dim}, type, q.device());
   run_kernel(memory_work("rope backward", 2 * bytes_of({stacked})), q, cpu::split_rope_backward,
              cuda_only<cuda::split_rope_backward>,

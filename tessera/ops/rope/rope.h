@@ -20,6 +20,11 @@ RopeTable make_rope_table(std::int64_t positions, std::int64_t head_dim, double 
                           const std::optional<RopeScaling>& scaling, at::ScalarType model_type,
                           at::Device device = at::kCPU);
 
+// Returns the positions as a dense tensor. Throws Error for other sizes or types than those of split_rope_forward, and
+// on the CPU for a position outside the table.
+at::Tensor checked_positions(const at::Tensor& positions, std::int64_t tokens, const RopeTable& table,
+                             std::int64_t head_dim, at::ScalarType type);
+
 struct Qkv {
   at::Tensor q;     // [tokens, q_heads, head_dim]
   at::Tensor k, v;  // [tokens, kv_heads, head_dim]

@@ -1,4 +1,5 @@
 #include "tessera/ops/packs.cuh"
+#include "tessera/ops/rope/rope_angles.cuh"
 #include "tessera/ops/rope/rope_kernels.h"
 
 namespace tessera::ops::cuda {
@@ -12,10 +13,8 @@ constexpr std::int64_t kItems = std::int64_t{1} << 30;  // items of a launch, li
 // half.
 template <typename T>
 struct Heads {
-  const std::int64_t* positions;
-  const Accumulator<T>*cosine, *sine;
+  AngleTable<Accumulator<T>> angles;
   T *stacked, *q, *k, *v;  // forward reads stacked and writes the others; backward does the reverse
-  std::int64_t table_rows, half;
   std::int32_t q_heads, kv_heads;
   std::uint32_t items;
   Divisor packs, groups;  // packs in half a head; groups of kHeads heads in a token
@@ -29,56 +28,13 @@ struct Head {
 };
 template <typename T>
 __device__ __forceinline__ Head<T> head_of(const Heads<T>& a, std::int64_t token, int head) {
-  const std::int64_t size = 2 * a.half;
+  const std::int64_t size = 2 * a.angles.half;
   T* stacked = a.stacked + (token * (a.q_heads + 2 * a.kv_heads) + head) * size;
   if (head < a.q_heads) return {stacked, a.q + (token * a.q_heads + head) * size, true};
   head -= a.q_heads;
   if (head < a.kv_heads) return {stacked, a.k + (token * a.kv_heads + head) * size, true};
   return {stacked, a.v + (token * a.kv_heads + head - a.kv_heads) * size, false};
 }
-
-// Loads N values with accesses of at most 16 bytes.
-template <bool kWhole, int N, typename A>
-__device__ __forceinline__ void load_values(const A* data, std::int64_t first, std::int64_t count, A (&values)[N]) {
-  constexpr int kWidth = N < kPack<A> ? N : kPack<A>;
-#pragma unroll
-  for (int i = 0; i < N; i += kWidth) {
-    const auto pack = load_pack<kWhole, kWidth>(data, first + i, count);
-#pragma unroll
-    for (int k = 0; k < kWidth; ++k) values[i + k] = pack[k];
-  }
-}
-
-template <bool kForward, typename A, int N>
-struct Angles {
-  A cosine[N], sine[N];
-
-  // The angles are NaN for a position outside the table.
-  template <bool kWhole, typename T>
-  __device__ __forceinline__ void load(const Heads<T>& a, std::int64_t token, std::int64_t first) {
-    const std::int64_t position = a.positions[token];
-    const bool known = position >= 0 && position < a.table_rows;
-    const std::int64_t start = known ? position * a.half : 0, count = known ? a.half : 0;
-    load_values<kWhole>(a.cosine + start, first, count, cosine);
-    load_values<kWhole>(a.sine + start, first, count, sine);
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (!known) cosine[i] = std::numeric_limits<A>::quiet_NaN();
-      if (!kForward) sine[i] = -sine[i];
-    }
-  }
-  template <typename T>
-  __device__ __forceinline__ void turn(Pack<T, N>& left, Pack<T, N>& right) const {
-    A turned_left[N], turned_right[N];
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      turned_left[i] = left[i] * cosine[i] - right[i] * sine[i];
-      turned_right[i] = right[i] * cosine[i] + left[i] * sine[i];
-    }
-    left = rounded<T>(turned_left);
-    right = rounded<T>(turned_right);
-  }
-};
 
 template <bool kWhole, bool kForward, typename T>
 __global__ void __launch_bounds__(kThreads) turn_heads(const Heads<T> a) {
@@ -87,6 +43,7 @@ __global__ void __launch_bounds__(kThreads) turn_heads(const Heads<T> a) {
   if (item >= a.items) return;
   const std::uint32_t row = a.packs.quotient(item), token = a.groups.quotient(row);
   const std::int64_t first = std::int64_t{a.packs.remainder(item, row)} * N;
+  const std::int64_t half = a.angles.half;
   const int begin = static_cast<int>(a.groups.remainder(row, token)) * kHeads, heads = a.q_heads + 2 * a.kv_heads;
   Pack<T, N> left[kHeads], right[kHeads];
 #pragma unroll
@@ -94,19 +51,19 @@ __global__ void __launch_bounds__(kThreads) turn_heads(const Heads<T> a) {
     if (begin + i >= heads) break;
     const Head<T> head = head_of(a, token, begin + i);
     const T* from = kForward ? head.stacked : head.part;
-    left[i] = load_pack<kWhole, N>(from, first, a.half);
-    right[i] = load_pack<kWhole, N>(from + a.half, first, a.half);
+    left[i] = load_pack<kWhole, N>(from, first, half);
+    right[i] = load_pack<kWhole, N>(from + half, first, half);
   }
   Angles<kForward, Accumulator<T>, N> angles;
-  if (begin < a.q_heads + a.kv_heads) angles.template load<kWhole>(a, token, first);
+  if (begin < a.q_heads + a.kv_heads) angles.template load<kWhole>(a.angles, token, first);
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     if (begin + i >= heads) break;
     const Head<T> head = head_of(a, token, begin + i);
     if (head.turns) angles.turn(left[i], right[i]);
     T* to = kForward ? head.part : head.stacked;
-    store_pack<kWhole>(to, first, a.half, left[i]);
-    store_pack<kWhole>(to + a.half, first, a.half, right[i]);
+    store_pack<kWhole>(to, first, half, left[i]);
+    store_pack<kWhole>(to + half, first, half, right[i]);
   }
 }
 
@@ -124,15 +81,15 @@ void run(const Arguments& a, base::CudaStream stream) {
     };
     for (std::int64_t token = 0; token < a.tokens; token += most) {
       const std::int64_t items = std::min(most, a.tokens - token) * groups * packs;
-      const Heads<T> launch{.positions = a.positions + token,
-                            .cosine = static_cast<const A*>(a.cosine),
-                            .sine = static_cast<const A*>(a.sine),
+      const Heads<T> launch{.angles = {.positions = a.positions + token,
+                                       .cosine = static_cast<const A*>(a.cosine),
+                                       .sine = static_cast<const A*>(a.sine),
+                                       .rows = a.table_rows,
+                                       .half = half},
                             .stacked = mutable_at(a.stacked, token * heads * a.head_dim),
                             .q = mutable_at(a.q, token * a.q_heads * a.head_dim),
                             .k = mutable_at(a.k, token * a.kv_heads * a.head_dim),
                             .v = mutable_at(a.v, token * a.kv_heads * a.head_dim),
-                            .table_rows = a.table_rows,
-                            .half = half,
                             .q_heads = static_cast<std::int32_t>(a.q_heads),
                             .kv_heads = static_cast<std::int32_t>(a.kv_heads),
                             .items = static_cast<std::uint32_t>(items),

@@ -196,27 +196,44 @@ struct Sums {
 };
 
 constexpr int kSumThreads = 128;
+constexpr int kAhead = 16;  // tokens whose probabilities a thread loads before it adds them
 
-// Sums one chunk. Each thread adds the probabilities of one expert in token order.
+// Sums one chunk. Each thread adds the probabilities of one expert in token order, and the last thread the squares.
 template <typename A>
 __global__ void __launch_bounds__(kSumThreads) sum_chunk(const Sums<A> a) {
-  const std::int64_t begin = std::int64_t{blockIdx.x} * kRouterChunk, end = min(a.tokens, begin + kRouterChunk);
-  const int e = blockIdx.y * kSumThreads + threadIdx.x;
+  __shared__ bool counted[kRouterChunk];
+  __shared__ A logsumexp[kRouterChunk];
+  __shared__ std::int32_t counts[kSumThreads];
+  const std::int64_t begin = std::int64_t{blockIdx.x} * kRouterChunk;
+  const int tokens = static_cast<int>(min(a.tokens - begin, kRouterChunk));
+  const int first = static_cast<int>(blockIdx.y) * kSumThreads, e = first + static_cast<int>(threadIdx.x);
+  for (int token = static_cast<int>(threadIdx.x); token < tokens; token += kSumThreads) {
+    counted[token] = a.counted[begin + token];
+    logsumexp[token] = a.logsumexp[begin + token];
+  }
+  counts[threadIdx.x] = 0;
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < tokens * a.k; i += kSumThreads) {
+    const int expert = a.choices[begin * a.k + i] - first;
+    if (expert >= 0 && expert < kSumThreads && counted[i / a.k]) atomicAdd(&counts[expert], 1);
+  }
+  __syncthreads();
   if (e > a.experts) return;
   A sum = 0;
   if (e == a.experts) {
-    for (std::int64_t token = begin; token < end; ++token)
-      if (a.counted[token]) sum += a.logsumexp[token] * a.logsumexp[token];
+    for (int token = 0; token < tokens; ++token)
+      if (counted[token]) sum += logsumexp[token] * logsumexp[token];
   } else {
-    std::int32_t count = 0;
-#pragma unroll 4
-    for (std::int64_t token = begin; token < end; ++token) {
-      const A p = a.probabilities[token * a.experts + e];
-      if (!a.counted[token]) continue;
-      sum += p;
-      for (int slot = 0; slot < a.k; ++slot) count += a.choices[token * a.k + slot] == e;
+    const A* const of_expert = a.probabilities + begin * a.experts + e;
+    for (int from = 0; from < tokens; from += kAhead) {
+      A p[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) p[i] = of_expert[std::int64_t{min(from + i, tokens - 1)} * a.experts];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        if (from + i < tokens && counted[from + i]) sum += p[i];
     }
-    a.chunk_counts[blockIdx.x * std::int64_t{a.experts} + e] = count;
+    a.chunk_counts[blockIdx.x * std::int64_t{a.experts} + e] = counts[threadIdx.x];
   }
   a.chunk_sums[blockIdx.x * std::int64_t{a.experts + 1} + e] = sum;
 }
@@ -227,6 +244,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_chunks(const Sums<A> a) {
   if (e > a.experts) return;
   A sum = 0;
   std::int64_t count = 0;
+#pragma unroll 8
   for (std::int64_t chunk = 0; chunk < a.chunks; ++chunk) {
     sum += a.chunk_sums[chunk * (a.experts + 1) + e];
     if (e < a.experts) count += a.chunk_counts[chunk * a.experts + e];

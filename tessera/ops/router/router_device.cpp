@@ -17,28 +17,37 @@ void require_few_experts(std::int64_t experts) {
                 kMaxDeviceExperts);
 }
 
+// Calls a product with its scratch memory.
+void run(void (*product)(const RouterProductArguments&, base::CudaStream), const at::Tensor& where,
+         RouterProductArguments arguments) {
+  const std::int64_t bytes = cuda_only<cuda::router_scratch>(arguments);
+  at::Tensor scratch = make({bytes}, at::kByte, where.device());
+  arguments.scratch = scratch.mutable_data_ptr();
+  product(arguments, stream_of(where));
+}
+
 }  // namespace
 
 void router_logits(const at::Tensor& x, const at::Tensor& w, at::Tensor& logits) {
-  cuda_only<cuda::router_logits>({.type = to_dtype(x.scalar_type()),
-                                  .tokens = x.size(0),
-                                  .experts = w.size(0),
-                                  .hidden = x.size(1),
-                                  .x = x.const_data_ptr(),
-                                  .w = w.const_data_ptr(),
-                                  .result = logits.mutable_data_ptr()},
-                                 stream_of(x));
+  run(cuda_only<cuda::router_logits>, x,
+      {.type = to_dtype(x.scalar_type()),
+       .tokens = x.size(0),
+       .experts = w.size(0),
+       .hidden = x.size(1),
+       .x = x.const_data_ptr(),
+       .w = w.const_data_ptr(),
+       .result = logits.mutable_data_ptr()});
 }
 
 void router_dgrad(const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& dx) {
-  cuda_only<cuda::router_dgrad>({.type = to_dtype(dlogits.scalar_type()),
-                                 .tokens = dlogits.size(0),
-                                 .experts = dlogits.size(1),
-                                 .hidden = w.size(1),
-                                 .w = w.const_data_ptr(),
-                                 .dlogits = dlogits.const_data_ptr(),
-                                 .result = dx.mutable_data_ptr()},
-                                stream_of(dlogits));
+  run(cuda_only<cuda::router_dgrad>, dlogits,
+      {.type = to_dtype(dlogits.scalar_type()),
+       .tokens = dlogits.size(0),
+       .experts = dlogits.size(1),
+       .hidden = w.size(1),
+       .w = w.const_data_ptr(),
+       .dlogits = dlogits.const_data_ptr(),
+       .result = dx.mutable_data_ptr()});
 }
 
 void add_router_dgrad(const at::Tensor& dx, const at::Tensor& dlogits, const at::Tensor& w, at::Tensor& sum) {
@@ -47,29 +56,29 @@ void add_router_dgrad(const at::Tensor& dx, const at::Tensor& dlogits, const at:
                 "router dgrad: dlogits [{}, {}] of {}, w [{}, {}] of {} and a gradient of {} do not fit",
                 dlogits.size(0), dlogits.size(1), c10::toString(dlogits.scalar_type()), w.size(0), w.size(1),
                 c10::toString(w.scalar_type()), c10::toString(dx.scalar_type()));
-  cuda_only<cuda::router_dgrad>({.type = to_dtype(dx.scalar_type()),
-                                 .tokens = dlogits.size(0),
-                                 .experts = dlogits.size(1),
-                                 .hidden = w.size(1),
-                                 .w = w.const_data_ptr(),
-                                 .dlogits = dlogits.const_data_ptr(),
-                                 .addend = dx.const_data_ptr(),
-                                 .result = sum.mutable_data_ptr()},
-                                stream_of(dx));
+  run(cuda_only<cuda::router_dgrad>, dx,
+      {.type = to_dtype(dx.scalar_type()),
+       .tokens = dlogits.size(0),
+       .experts = dlogits.size(1),
+       .hidden = w.size(1),
+       .w = w.const_data_ptr(),
+       .dlogits = dlogits.const_data_ptr(),
+       .addend = dx.const_data_ptr(),
+       .result = sum.mutable_data_ptr()});
 }
 
 void router_wgrad(const at::Tensor& dlogits, const at::Tensor& x, at::Tensor& dw) {
   const std::int64_t chunks = (x.size(0) + kRouterGradientChunk - 1) / kRouterGradientChunk;
   at::Tensor parts = make({chunks, dlogits.size(1), x.size(1)}, dlogits.scalar_type(), x.device());
-  cuda_only<cuda::router_wgrad>({.type = to_dtype(x.scalar_type()),
-                                 .tokens = x.size(0),
-                                 .experts = dlogits.size(1),
-                                 .hidden = x.size(1),
-                                 .x = x.const_data_ptr(),
-                                 .dlogits = dlogits.const_data_ptr(),
-                                 .parts = parts.mutable_data_ptr(),
-                                 .result = dw.mutable_data_ptr()},
-                                stream_of(x));
+  run(cuda_only<cuda::router_wgrad>, x,
+      {.type = to_dtype(x.scalar_type()),
+       .tokens = x.size(0),
+       .experts = dlogits.size(1),
+       .hidden = x.size(1),
+       .x = x.const_data_ptr(),
+       .dlogits = dlogits.const_data_ptr(),
+       .parts = parts.mutable_data_ptr(),
+       .result = dw.mutable_data_ptr()});
 }
 
 void route(const at::Tensor& logits, const RouterOptions& options, const at::Tensor& bias, Routing& routing) {

@@ -12,6 +12,7 @@
 #include "tessera/settings/resolve/needs.h"
 #include "tessera/settings/resolve/tp_tokens.h"
 #include "tessera/settings/settings.h"
+#include "tessera/shard/sizes.h"
 
 namespace tessera::settings {
 namespace {
@@ -122,6 +123,31 @@ void check_formats_have_weights(const TrainConfig& config, const shard::FormatTa
   check("--gemm-format", formats.products, table.products);
 }
 
+shard::ParameterTypes types_of_run(quant::DType dtype) {
+  return {.model = dtype, .accumulator = quant::accumulator_of(dtype)};
+}
+
+// Throws InputError if --masters split is given and the master of a weight cannot be split.
+void check_masters(const TrainConfig& config, std::span<const shard::ParameterSpec> specs) {
+  if (config.masters != Masters::split) return;
+  if (config.dtype != quant::DType::bf16)
+    throw InputError("--masters: got split with --dtype {}, expected auto or fp32, or --dtype bf16",
+                     name_of(config.dtype));
+  for (const shard::ParameterSpec& spec : specs) {
+    const shard::ParameterTypes types = shard::types_of(spec, types_of_run(config.dtype));
+    if (!shard::has_master(spec, types) || shard::can_split_master(spec, types)) continue;
+    if (spec.encoding)
+      throw InputError(
+          "--masters: got split, but '{}' is stored in {}: expected auto, or bf16 for this weight "
+          "(--wire-format, --wire-rules)",
+          spec.name, name_of(quant::format_of(*spec.encoding)));
+    throw InputError(
+        "--masters: got split, but backward passes read '{}' in another format: expected auto, or bf16 for "
+        "this weight (--wire-format-backward, --wire-rules-backward)",
+        spec.name);
+  }
+}
+
 }  // namespace
 
 shard::FormatPolicies policies_of(const FormatSettings& formats) {
@@ -186,6 +212,20 @@ void check_formats(const TrainConfig& config, const models::ModelConfig& model) 
   const shard::FormatTable table = shard::format_table(specs, policies);
   check_formats_have_weights(config, table);
   check_tp_wire(config, table);
+  check_masters(config, specs);
+}
+
+MasterBytes master_bytes(const TrainConfig& config, const models::ModelConfig& model) {
+  const shard::Cuts cuts{.split_masters = config.masters != Masters::fp32};
+  MasterBytes bytes;
+  for (const shard::ParameterSpec& spec : specs_with(policies_of(config), config, model)) {
+    const shard::ParameterTypes types = shard::types_of(spec, types_of_run(config.dtype));
+    std::int64_t elements = 1;
+    for (const std::int64_t dim : spec.dims) elements *= dim;
+    (shard::splits_master(spec, types, cuts) ? bytes.split : bytes.whole) +=
+        shard::master_bytes(spec, types, cuts, elements);
+  }
+  return bytes;
 }
 
 }  // namespace tessera::settings

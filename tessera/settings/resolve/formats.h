@@ -28,8 +28,14 @@ struct WeightFormats {
 std::map<std::string, WeightFormats> weight_formats(const TrainConfig& config, const models::ModelConfig& model);
 // Returns the shares of the number formats, from the same settings. Throws the same errors.
 shard::FormatTable format_table(const TrainConfig& config, const models::ModelConfig& model);
+// The bytes of the masters of the whole model beside its weights. Each element counts once. `whole`: masters in fp32.
+struct MasterBytes {
+  std::int64_t split = 0, whole = 0;
+};
+MasterBytes master_bytes(const TrainConfig& config, const models::ModelConfig& model);
 // Throws InputError for: a rule that does not match a parameter of the model; a number format or a rule without an
-// effect; a format that --dtype, the backend or a parameter does not support.
+// effect; a format that --dtype, the backend or a parameter does not support; --masters split with a weight whose
+// master cannot be split.
 void check_formats(const TrainConfig& config, const models::ModelConfig& model);
 
 }  // namespace tessera::settings

@@ -49,6 +49,9 @@ inline constexpr auto kWords<GemmKernels> =
 template <>
 inline constexpr auto kWords<Moments> = std::array{Word{Moments::fp32, "fp32"}, Word{Moments::bf16, "bf16"}};
 template <>
+inline constexpr auto kWords<Masters> =
+    std::array{Word{Masters::automatic, "auto"}, Word{Masters::fp32, "fp32"}, Word{Masters::split, "split"}};
+template <>
 inline constexpr auto kWords<OptimizerRule> =
     std::array{Word{OptimizerRule::adamw, "adamw"}, Word{OptimizerRule::muon, "muon"}};
 template <>

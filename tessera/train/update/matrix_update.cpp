@@ -9,8 +9,12 @@
 namespace tessera::train {
 namespace {
 
+std::byte* behind(void* data, std::int64_t bytes) {
+  return data == nullptr ? nullptr : static_cast<std::byte*>(data) + bytes;
+}
+
 std::byte* at(void* data, std::int64_t offset, quant::DType type) {
-  return data == nullptr ? nullptr : static_cast<std::byte*>(data) + shard::bytes_of(offset, type);
+  return behind(data, shard::bytes_of(offset, type));
 }
 
 const MatrixShard& shard_in(std::span<const MatrixShard> bucket, schedule::ParameterId id) {
@@ -23,7 +27,7 @@ ops::UpdateShard part_of(const ops::UpdateShard& whole, std::int64_t offset, std
   ops::UpdateShard part = whole;
   part.count = count;
   part.planes = {};
-  part.master = at(whole.master, offset, whole.master_type);
+  part.master = behind(whole.master, offset * static_cast<std::int64_t>(master_size(whole)));
   part.weight = at(whole.weight, offset, whole.weight_type);
   part.gradient = x;
   part.gradient_type = type;

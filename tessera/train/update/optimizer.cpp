@@ -9,6 +9,7 @@
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/runtime/update_calls.h"
 #include "tessera/train/update/dense_pieces.h"
+#include "tessera/train/update/master_values.h"
 
 namespace tessera::train {
 namespace {
@@ -69,6 +70,7 @@ ops::UpdateShard Optimizer::shard_of(schedule::ParameterId id) {
                          .master_type = parameter.types.accumulator,
                          .weight = is_fused(parameter) ? parameter.state_weight() : nullptr,
                          .weight_type = parameter.types.model,
+                         .is_split = parameter.has_split_master,
                          .gradient = parameter.state_gradient(),
                          .gradient_type = parameter.gradient_type(),
                          .count = parameter.state_elements(),
@@ -87,13 +89,16 @@ void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& w
       planes, [&](const ops::StatePlane& plane) { return plane.type != parameter.types.accumulator; });
   if (!is_rounded) return shards.push_back(whole);
   const std::int64_t logical_cols = layout::matrix_shape(parameter.spec.dims).cols;
-  const auto at = [](void* data, std::int64_t offset, quant::DType type) -> void* {
-    return data == nullptr ? nullptr : static_cast<std::byte*>(data) + shard::bytes_of(offset, type);
+  const auto behind = [](void* data, std::int64_t bytes) -> void* {
+    return data == nullptr ? nullptr : static_cast<std::byte*>(data) + bytes;
+  };
+  const auto at = [&](void* data, std::int64_t offset, quant::DType type) {
+    return behind(data, shard::bytes_of(offset, type));
   };
   for (const layout::Piece& piece : dense_pieces(parameter.local_state)) {
     ops::UpdateShard part = whole;
     part.count = piece.box.elements();
-    part.master = at(whole.master, piece.offset, whole.master_type);
+    part.master = behind(whole.master, piece.offset * static_cast<std::int64_t>(master_size(whole)));
     part.weight = at(whole.weight, piece.offset, whole.weight_type);
     part.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type);
     for (std::size_t i = 0; i < planes.size(); ++i) part.planes[i] = at(whole.planes[i], piece.offset, planes[i].type);
@@ -209,12 +214,12 @@ void set_initial_values(runtime::Runtime& runtime, std::uint64_t seed) {
   WeightCast cast(runtime);
   for (schedule::ParameterId id = 0; id < runtime.parameters().weights(); ++id) {
     shard::ShardedParameter& parameter = runtime.parameter(id);
-    const quant::DType type = parameter.types.accumulator;
-    std::byte* master = parameter.state_master();
+    MasterValues masters(parameter, runtime.parallel());
     for (const layout::Piece& piece : parameter.local_state.pieces)
       fill_part(parameter.spec, piece, parameter.storage.shape.cols, seed,
-                master + static_cast<std::size_t>(piece.offset) * quant::size_of(type), type,
+                masters.data() + shard::bytes_of(piece.offset, masters.type()), masters.type(),
                 parallel.compute->stream());
+    masters.store();
     cast.cast({&id, 1});
     runtime.program().publish(id);
   }

@@ -77,7 +77,7 @@ void WeightCast::round(const Target& target) {
   TESSERA_CHECK(is_rounded_master(parameter), "parameter '{}': cannot cast a master to {} planes", parameter.spec.name,
                 parameter.planes.size());
   const shard::ShardedParameter& weight = runtime_.parameter(target.weight);
-  if (!weight.has_master()) return;
+  if (!weight.has_master() || weight.has_split_master) return;
   runtime_.parallel().kernels().cast(weight.master.data(), weight.types.accumulator, parameter.state_weight(),
                                      parameter.planes.front().spec.type, parameter.state_elements());
 }

@@ -21,7 +21,8 @@ class WeightCast {
   explicit WeightCast(runtime::Runtime& runtime) : runtime_(runtime) {}
 
   // Enqueues the casts on compute's lane. The casts write this rank's state part of every plane of these parameters and
-  // of their backward weights. A weight without a separate master is not cast. If amaxes of whole weights are needed,
+  // of their backward weights. A weight without a separate master is not cast, and neither is one that is a
+  // part of a split master, because the split writes it. If amaxes of whole weights are needed,
   // one message reduces them over all ranks (Program::reduce_amaxes), so every rank must pass the same parameters. The
   // caller publishes the weights afterwards. `has_amaxes`: the amaxes of whole weights are already stored at the
   // addresses that places_of_amaxes(ids) returned. Throws Error for planes of an unknown format.

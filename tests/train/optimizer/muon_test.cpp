@@ -117,6 +117,35 @@ TEST(MuonRuns, ContinueFromACheckpointOnAnotherMesh) {
   EXPECT_EQ(run(reader).tensors, whole.tensors);
 }
 
+// Losses, tensors and checkpoints of split masters have the bits of fp32 masters.
+TEST(MuonRuns, HaveTheBitsOfWholeMastersWithSplitMasters) {
+  const base::TempFolder root;
+  const auto compare = [&](RunOptions options, const std::string& what) {
+    const auto run_with = [&](bool is_split) {
+      options.split_masters = is_split;
+      options.at_end = [&, is_split](Trainer& trainer) {
+        save_trainer(trainer, root / (is_split ? "split " + what : what), options.steps, nlohmann::json::object());
+      };
+      return run(options);
+    };
+    expect_same_bits(run_with(false), run_with(true), what);
+    const checkpoint::CheckpointReader whole(root / what), split(root / ("split " + what));
+    ASSERT_EQ(split.manifest().tensors.size(), whole.manifest().tensors.size());
+    for (const checkpoint::StoredTensor& tensor : whole.manifest().tensors)
+      EXPECT_EQ(split.hash(split.tensor(tensor.name, tensor.kind)), whole.hash(tensor)) << tensor.name << " " << what;
+  };
+  for (const bool has_bf16_moments : {false, true}) {
+    const std::string moments = has_bf16_moments ? " bf16 moments" : " fp32 moments";
+    compare(options_of(DType::bf16, 1, 1, 1, has_bf16_moments), "one rank" + moments);
+    compare(options_of(DType::bf16, 1, 3, 1, has_bf16_moments), "gtp 3" + moments);
+    RunOptions replicas = options_of(DType::bf16, 2, 1, 2, has_bf16_moments);
+    replicas.zero = true;
+    replicas.suppressed = {{1, 1}};
+    compare(replicas, "ZeRO-1" + moments);
+  }
+  compare(expert_options(1, 4, 1, {1, 2, 2}), "experts");
+}
+
 // The state of AdamW is no momentum, so the momentum starts at zero.
 TEST(MuonRuns, StartWithoutMomentumFromACheckpointOfAdamW) {
   const base::TempFolder root;

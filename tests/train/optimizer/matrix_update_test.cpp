@@ -19,6 +19,7 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/optimizer/muon.h"
 #include "tessera/quant/elementwise.h"
+#include "tessera/train/update/master_values.h"
 #include "tests/runtime/elements.h"
 #include "tests/train/training.h"
 
@@ -34,13 +35,14 @@ struct MuonCase {
   quant::DType model = quant::DType::bf16;
   bool has_bf16_momentum = false;
   int buckets = 2;
+  bool splits_masters = false;
 };
 
 std::string text_of(const MuonCase& it) {
   const nn::MeshDegrees& d = it.degrees;
   std::string text = fmt::format("tp {} gtp {} dp {} zero {} {}", d.tp, d.gtp, d.dp, it.zero, name_of(it.model));
   if (d.experts) text += fmt::format(" etp {} ep {} egtp {}", d.experts->etp, d.experts->ep, d.experts->egtp);
-  return text + fmt::format(" unused {} buckets {}", d.unused.size(), it.buckets);
+  return text + fmt::format(" unused {} buckets {} split {}", d.unused.size(), it.buckets, it.splits_masters);
 }
 
 // Returns element i of a logical tensor.
@@ -106,8 +108,9 @@ class RankUpdate {
           .emplace_back(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), type)),
                         runtime.parallel().device)
           .fill_zero();
-      fill(parameter.local_state, cols_of(parameter), parameter.spec.name, "master", parameter.state_master(),
-           parameter.types.accumulator);
+      MasterValues masters(parameter, runtime.parallel());
+      fill(parameter.local_state, cols_of(parameter), parameter.spec.name, "master", masters.data(), masters.type());
+      masters.store();
     }
   }
 
@@ -130,7 +133,8 @@ class RankUpdate {
       const layout::LocalLayout& local = parameter.local_state;
       const layout::Shape shape = parameter.storage.shape;
       const std::string& name = parameter.spec.name;
-      result.add("master/" + name, local, shape, parameter.state_master(), parameter.types.accumulator);
+      MasterValues masters(parameter, runtime_.parallel());
+      result.add("master/" + name, local, shape, masters.data(), masters.type());
       result.add("weight/" + name, local, shape, parameter.state_weight(), parameter.types.model);
       result.add("momentum/" + name, local, shape, momenta_[static_cast<std::size_t>(id)].data(),
                  rule_.planes(parameter.types.accumulator).front().type);
@@ -148,6 +152,7 @@ class RankUpdate {
                            .master_type = parameter.types.accumulator,
                            .weight = parameter.state_weight(),
                            .weight_type = parameter.types.model,
+                           .is_split = parameter.has_split_master,
                            .gradient = parameter.state_gradient(),
                            .gradient_type = parameter.gradient_type(),
                            .count = parameter.state_elements(),
@@ -171,7 +176,7 @@ std::map<std::string, std::vector<double>> updated_on(const MuonCase& it) {
   comm::run_local(ranks.mesh.world_size(), {}, [&](comm::World& world) {
     shard::ParallelGroups parallel = shard::make_parallel_groups(world, ranks);
     runtime::Runtime runtime(parallel, {.model = it.model, .accumulator = accumulator, .wire = it.model},
-                             {.zero = it.zero});
+                             {.zero = it.zero, .split_masters = it.splits_masters});
     for (shard::ParameterSpec& spec : hidden_matrices(parallel, it)) runtime.parameters().add(std::move(spec));
     RankUpdate update(runtime, it, *rule);
     for (int number = 1; number <= kMuonUpdates; ++number) update.step(number);
@@ -230,6 +235,15 @@ TEST(MatrixUpdate, RoundsAMomentumInBf16AlikeOnEveryMesh) {
   EXPECT_NE(expected, updated_on({.degrees = dense(1, 1, 1)}));
   for (MuonCase it : kMuonMeshes) {
     it.has_bf16_momentum = true;
+    expect_equal(expected, it);
+  }
+}
+
+TEST(MatrixUpdate, GivesTheBitsOfWholeMastersToSplitMasters) {
+  const auto expected = updated_on({.degrees = dense(1, 1, 1)});
+  expect_equal(expected, {.degrees = dense(1, 1, 1), .splits_masters = true});
+  for (MuonCase it : kMuonMeshes) {
+    it.splits_masters = true;
     expect_equal(expected, it);
   }
 }
