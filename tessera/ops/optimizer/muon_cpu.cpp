@@ -1,15 +1,39 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <type_traits>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
 #include "tessera/ops/optimizer/muon.h"
-#include "tessera/ops/optimizer/muon_element.h"
 #include "tessera/quant/elementwise.h"
 
 namespace tessera::ops {
 namespace {
+
+template <typename A>
+struct MuonDirection {
+  A momentum, direction;
+};
+
+// The directions of single elements.
+template <typename A>
+struct MuonFactors {
+  A momentum, momentum_rest, gradient_scale;
+  bool nesterov;
+
+  MuonFactors(const MuonScalars& s, double scale)
+      : momentum(static_cast<A>(s.momentum)),
+        momentum_rest(static_cast<A>(s.momentum_rest)),
+        gradient_scale(static_cast<A>(scale)),
+        nesterov(s.nesterov != 0) {}
+
+  MuonDirection<A> operator()(A old, A gradient) const {
+    const A g = gradient * gradient_scale;
+    const A m = std::fma(momentum_rest, g - old, old);
+    return {.momentum = m, .direction = nesterov ? std::fma(momentum, m - g, g) : m};
+  }
+};
 
 constexpr std::int64_t kMuonChunk = 1024;  // elements that are converted together
 
@@ -58,7 +82,7 @@ void update_typed(const MuonScalars& scalars, const UpdateShard& shard) {
     A* const master = shard.is_split ? joined.data() : static_cast<A*>(shard.master) + start;
     if constexpr (std::is_same_v<A, float>)
       if (shard.is_split) join_masters(split_parts(shard, start), count, master);
-    for (std::int64_t i = 0; i < count; ++i) master[i] = muon_master(master[i], x[i], decay, rate);
+    for (std::int64_t i = 0; i < count; ++i) master[i] = master[i] * decay - rate * x[i];
     if constexpr (std::is_same_v<A, float>) {
       if (are_representable(shard)) make_representable(master, count);
       if (shard.is_split) split_masters(master, count, split_parts(shard, start));
