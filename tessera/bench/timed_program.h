@@ -36,6 +36,9 @@ class TimedProgram final : public runtime::Program {
   void publish(std::span<const schedule::ParameterId> weights) override;
   void reduce_amaxes(std::span<float> amaxes) override { timed(&Program::reduce_amaxes, amaxes); }
   void reduce_counts(std::span<std::int64_t> counts) override { timed(&Program::reduce_counts, counts); }
+  runtime::Issued exchange_matrices(const runtime::MatrixExchange& exchange) override {
+    return timed(&Program::exchange_matrices, exchange);
+  }
 
   runtime::WeightView consume(schedule::ParameterId weight, schedule::PassId pass) override {
     return timed(&Program::consume, weight, pass);

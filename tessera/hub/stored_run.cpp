@@ -9,6 +9,7 @@
 #include "tessera/checkpoint/typed_json.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/models/registry.h"
+#include "tessera/ops/optimizer/muon.h"
 #include "tessera/settings/resolved_run.h"
 #include "tessera/settings/resume.h"
 #include "tessera/settings/run_mesh.h"
@@ -76,7 +77,9 @@ json stored_state_of(const checkpoint::CheckpointReader& reader) {
     throw InputError("{}: step: got {}, expected at most {:.0f}", where, reader.step(), last);
   if (!reader.state().is_null() && !reader.state().is_object())
     throw InputError("{}: state: got {}, expected an object", where, base::shown(reader.state()));
-  train::check_state(reader, *ops::one_rule(ops::make_rule(ops::AdamW{})));
+  ops::UpdatePolicy every_rule;
+  every_rule.rules = {ops::make_rule(ops::AdamW{}), ops::make_matrix_rule(ops::Muon{})};
+  train::check_state(reader, every_rule);
   return reader.state().is_null() ? json::object() : reader.state();
 }
 

@@ -52,6 +52,7 @@ struct Block {
   std::string name;
   std::int64_t rows = 0;
   std::int64_t unit = 1;
+  bool operator==(const Block&) const = default;
 };
 
 // The half-open range [begin, end).

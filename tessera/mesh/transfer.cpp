@@ -8,8 +8,8 @@ namespace tessera::mesh {
 namespace {
 
 constexpr std::array<std::string_view, kTransfers> kNames{
-    "program",  "gather",  "gather_compute", "demand", "rows",      "reduce_compute", "reduce",
-    "replicas", "publish", "losses",         "norm",   "agreement", "casts"};
+    "program", "gather", "gather_compute", "demand",    "rows",  "reduce_compute", "reduce",          "replicas",
+    "publish", "losses", "norm",           "agreement", "casts", "matrices",       "replica_matrices"};
 
 }  // namespace
 

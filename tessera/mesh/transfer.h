@@ -27,8 +27,11 @@ enum class Transfer : std::uint8_t {
   norm,            // norm of the gradient, over all ranks
   agreement,       // comparison of the events that the ranks executed
   casts,           // amaxes of whole weights, over all ranks
+  matrices,        // directions and results of rules of matrices, over the ranks of a replica
+  // The same over all ranks, if each replica updates a part of the weights.
+  replica_matrices,
 };
-inline constexpr std::size_t kTransfers = static_cast<std::size_t>(Transfer::casts) + 1;
+inline constexpr std::size_t kTransfers = static_cast<std::size_t>(Transfer::replica_matrices) + 1;
 
 // Transfers with the same lane share a communicator, and the communicator's lane, where their groups are equal. Gathers
 // and reductions have different lanes, so that neither waits for the other.

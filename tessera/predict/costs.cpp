@@ -49,6 +49,14 @@ std::vector<shard::Domain>::const_iterator domain_of(const shard::RankLayout& la
   return domain;
 }
 
+// Returns the number of ranks of a group that exchanges matrices (MatrixExchange), or 0 for another group.
+std::int64_t ranks_of_matrices(const shard::RankLayout& layout, const std::string& group) {
+  for (const mesh::Transfer transfer : {mesh::Transfer::matrices, mesh::Transfer::replica_matrices})
+    if (group == name_of(transfer))
+      return layout.mesh.size(role_of(layout.mesh, layout.domains.front(), transfer).axes);
+  return 0;
+}
+
 // Computes the seconds of operators on one rank.
 class Operators {
  public:
@@ -73,6 +81,8 @@ class Operators {
       bytes += shard::bytes_of(parameter.state_elements, parameter.gradient_type(input_.types));
     return moves(bytes);
   }
+  // Returns the seconds of products in the model's type.
+  double product(double flops) const { return flops / (flops_ * input_.machine.gemm_efficiency); }
   double update(const PlannedParameter& parameter) const {
     return moves(
         update_bytes(input_.update.rule_of(parameter.size.name), {.count = parameter.state_elements,
@@ -192,6 +202,21 @@ class Placer {
       if (parameter.state_elements == 0) continue;  // a backward weight has no state
       add(updated, operators_.update(parameter), "update " + parameter.size.name);
     }
+    iterate();
+  }
+
+  // Adds the computation with whole matrices before their scatters. Without other ranks there are no scatters; the
+  // computation then precedes the first publish event.
+  void iterate() {
+    auto flops = dry_.matrix_flops.begin();
+    std::size_t first_publish = trace_.size();
+    for (std::size_t at = 0; at < trace_.size(); ++at) {
+      if (trace_[at].kind == EventKind::publish) first_publish = std::min(first_publish, at);
+      if (trace_[at].kind == EventKind::comm && trace_[at].op == schedule::kScatterMatricesOp)
+        add(at, operators_.product(*flops++), "matrices");
+    }
+    for (; flops != dry_.matrix_flops.end() && first_publish < trace_.size(); ++flops)
+      add(first_publish, operators_.product(*flops), "matrices");
   }
 
   // Returns whether compute hands over a weight or a gradient at this event: to a transfer or from a transfer.
@@ -218,6 +243,7 @@ class Placer {
   // Returns the number of ranks in this rank's group with this name. The group may have fewer ranks than places.
   std::int64_t ranks_of(const std::string& group) const {
     if (group == schedule::kCastGroup) return input_.world_size();
+    if (const std::int64_t ranks = ranks_of_matrices(input_.layout, group)) return ranks;
     const auto domain = domain_of(input_.layout, group) - input_.layout.domains.begin();
     return dry_.compute_ranks[static_cast<std::size_t>(domain)];
   }
@@ -233,6 +259,8 @@ class Placer {
     // Pieces are pushed like weights.
     const bool is_piece = schedule::is_piece_op(event.op);
     const MachineLink& link = is_piece ? input_.machine.link(ranks) : input_.machine.collective_link(ranks);
+    if (schedule::is_of_matrices(event))
+      return link.latency_s + static_cast<double>(event.bytes) / link.bytes_per_second;
     const auto all = static_cast<double>(ranks);
     const double others = all - 1, given = static_cast<double>(event.bytes);
     const double received = is_piece ? given : event.op == "all_gather" ? others * given : others / all * given;
@@ -260,6 +288,7 @@ double seconds_of(const MachineLink& link, double received) {
 
 int ranks_of_group(const shard::RankLayout& layout, const std::string& group) {
   if (group == schedule::kCastGroup) return layout.mesh.world_size();
+  if (const std::int64_t ranks = ranks_of_matrices(layout, group)) return static_cast<int>(ranks);
   return layout.mesh.size(domain_of(layout, group)->compute);
 }
 

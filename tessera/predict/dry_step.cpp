@@ -1,5 +1,6 @@
 #include "tessera/predict/dry_step.h"
 
+#include "tessera/predict/dry_matrices.h"
 #include "tessera/predict/dry_model.h"
 #include "tessera/runtime/record/dry_run.h"
 
@@ -33,7 +34,13 @@ DryStep dry_step(const DryOptions& options) {
     step.compute_ranks.push_back(program.compute_group(domain).size);
   step.backward_weights = program.parameters().backward_weights();
   if (!trains) return step;
-  dry_update(program, step.microbatch, model.update_parts());
+  DryMatrices matrices(program, *options.update, options.step.layout, options.rank, options.step.runtime.zero);
+  runtime::UpdateParts parts = model.update_parts();
+  if (matrices.is_needed())
+    parts.exchanges = [&](std::span<const schedule::ParameterId> bucket) { return matrices.exchanges(bucket); };
+  dry_update(program, step.microbatch, parts);
+  step.matrix_buffers = matrices.buffers();
+  step.matrix_flops = matrices.flops();
   step.optimizer.assign(program.trace().begin() + static_cast<std::ptrdiff_t>(step.microbatch.size()),
                         program.trace().end());
   return step;

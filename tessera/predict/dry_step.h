@@ -35,6 +35,10 @@ struct DryStep {
   // By number format, for one microbatch. flops: of products with weights. activations: bytes that this rank receives
   // in the program's collectives.
   std::array<std::int64_t, quant::kFormats> flops{}, activations{};
+  // The work of rules of whole matrices (shard/matrices/matrix_plan.h). matrix_buffers: bytes of the directions and
+  // results of this rank. matrix_flops: by exchange that gathers matrices, the most flops of a rank before its scatter.
+  std::int64_t matrix_buffers = 0;
+  std::vector<double> matrix_flops;
   std::int64_t transfer_arena = 0;  // runtime::DryRun::transfer_arena()
 
   // Returns the events of a step with this number of microbatches.

@@ -8,6 +8,8 @@
 #include <string_view>
 
 #include "tessera/base/lanes/fence.h"
+#include "tessera/comm/redistribution.h"
+#include "tessera/mesh/transfer.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/schedule/events.h"
@@ -77,6 +79,19 @@ struct Issued {
   int event = -1;  // index in the step's trace; -1: not recorded
   // For a piece: the range of the transfer arena that holds the transfer, as in the need event.
   std::int64_t offset = -1, bytes = 0;
+};
+
+// An exchange of the optimizer for a rule of matrices (shard/matrices/matrix_plan.h).
+struct MatrixExchange {
+  mesh::Transfer transfer = mesh::Transfer::matrices;
+  const char* op = schedule::kGatherMatricesOp;
+  int ranks = 1;           // of the group
+  std::int64_t bytes = 0;  // the most bytes that a rank receives
+  // The elements that this rank moves, and its memory. Null in a dry run.
+  const comm::Redistribution* redistribution = nullptr;
+  const void* source = nullptr;
+  void* target = nullptr;
+  quant::DType type = quant::DType::fp32;
 };
 
 // The sum that completes a scatter.

@@ -85,6 +85,11 @@ class Program {
   // event of weights that depend on the counts.
   virtual void reduce_counts(std::span<std::int64_t> counts) = 0;
 
+  // Starts an exchange of the optimizer after the work that is enqueued on compute. Called after the step, before the
+  // publish event of weights that depend on the exchange. Call wait directly before compute first uses `target`. The
+  // redistribution and the memory stay valid until then. Without other ranks, the exchange is not recorded.
+  virtual Issued exchange_matrices(const MatrixExchange& exchange) = 0;
+
   // issue starts a collective after the work that is enqueued on compute. Call wait directly before compute first uses
   // `out`.
   virtual Issued issue(const ProgramCollective& collective) = 0;

@@ -342,6 +342,23 @@ void RunningProgram::reduce_update(void* data, std::int64_t count, quant::DType 
   wait({reduced, step_.recorder.last()});
 }
 
+Issued RunningProgram::exchange_matrices(const MatrixExchange& exchange) {
+  step_.recorder.check_between_steps("exchange_matrices");
+  TESSERA_CHECK(step_.parallel.matrices, "{}: ParallelGroups::provide_matrices was not called", exchange.op);
+  comm::Communicator& group = *step_.parallel.matrices;
+  const bool is_event = exchange.ranks > 1;
+  if (is_event) step_.timeline.begin_event(step_.recorder.trace().size());
+  group.lane().wait(step_.parallel.compute->record());
+  Issued issued{.done = exchange.redistribution->run(group, exchange.source, exchange.target, exchange.type)};
+  if (!is_event) return issued;
+  const bool is_recorded = record_update(step_.recorder.matrices_event(exchange));
+  step_.timeline.end_event(step_.recorder.trace().size());
+  if (!is_recorded) return issued;
+  issued.event = step_.recorder.last();
+  step_.timeline.began(issued.event);
+  return issued;
+}
+
 StashId RunningProgram::stash(std::span<const StashItem> items, PassId pass, StashWay way) {
   const StashId id = step_.recorder.stashes().add(items, pass, way);
   record(step_.recorder.stash_event(id));

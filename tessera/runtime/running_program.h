@@ -62,6 +62,9 @@ class RunningProgram final : public Program {
   void reduce_amaxes(std::span<float> amaxes) override;
   void reduce_counts(std::span<std::int64_t> counts) override;
 
+  // Collective over ParallelGroups::matrices.
+  Issued exchange_matrices(const MatrixExchange& exchange) override;
+
   Issued issue(const ProgramCollective& collective) override;
   void wait(const Issued& issued) override;
   TransferMemory take_transfer(std::int64_t bytes) override;

@@ -48,6 +48,9 @@ void dry_update(Program& program, const schedule::Trace& step, const UpdateParts
   const ParameterTable& parameters = program.parameters();
   update_buckets(program, schedule::order_of_first_uses(step, parameters.weights()),
                  [&](std::span<const ParameterId> bucket) {
+                   if (parts.exchanges)
+                     for (const MatrixExchange& exchange : parts.exchanges(bucket))
+                       program.wait(program.exchange_matrices(exchange));
                    std::vector<float> amaxes(shared_amaxes(parameters, bucket));
                    if (!amaxes.empty()) program.reduce_amaxes(amaxes);
                  });

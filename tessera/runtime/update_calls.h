@@ -3,6 +3,7 @@
 //
 //   reduce_amaxes               if the model has delayed scales
 //   reduce_counts, publish      if the biases of routers change
+//   exchange_matrices twice     for each bucket and type of matrices that a rule computes as wholes
 //   reduce_amaxes, publish      for each bucket of weights; reduce_amaxes only if casts need amaxes of whole matrices
 #pragma once
 #include <cstdint>
@@ -29,6 +30,9 @@ struct UpdateParts {
   std::span<float> scales;                    // amaxes of delayed scales
   std::vector<schedule::ParameterId> biases;  // biases of routers that change
   std::int64_t experts = 0;                   // elements of a bias
+  // Returns the exchanges of a bucket in the order of their calls. Empty: no rule computes with whole matrices. Called
+  // for each bucket once, in order.
+  std::function<std::vector<MatrixExchange>(std::span<const schedule::ParameterId> bucket)> exchanges;
 };
 // Makes all calls of an update without its work. step: the trace of the step.
 void dry_update(Program& program, const schedule::Trace& step, const UpdateParts& parts);

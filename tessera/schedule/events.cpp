@@ -74,6 +74,10 @@ bool reads_rows(const Event& event) {
   return event.kind == EventKind::comm && event.parameter >= 0 && !is_piece_op(event.op);
 }
 
+bool is_of_matrices(const Event& event) {
+  return event.kind == EventKind::comm && (event.op == kGatherMatricesOp || event.op == kScatterMatricesOp);
+}
+
 std::string_view name_of(EventKind kind) {
   switch (kind) {
     case EventKind::consume:

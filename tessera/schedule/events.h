@@ -69,6 +69,14 @@ inline constexpr const char* kCastGroup = "casts";
 inline constexpr const char* kAmaxOp = "all_reduce max";
 inline constexpr const char* kCountsOp = "all_reduce sum";
 
+// Ops of the optimizer's exchanges for rules of matrices: from the ranks that store parts of matrices to the rank that
+// computes with a matrix, and back. Their group is the name of the transfer matrices or replica_matrices. Event::bytes
+// are the most bytes that a rank receives.
+inline constexpr const char* kGatherMatricesOp = "gather matrices";
+inline constexpr const char* kScatterMatricesOp = "scatter matrices";
+// Returns whether the event is one of these exchanges.
+bool is_of_matrices(const Event& event);
+
 // Op of the collective that reads rows by index. role_name() (check/together.h) gives its group.
 inline constexpr const char* kRowOp = "gather_rows";
 

@@ -16,6 +16,7 @@
 #include "tessera/nn/experts/router_loss.h"
 #include "tessera/nn/layers/dropout.h"
 #include "tessera/ops/optimizer/adamw.h"
+#include "tessera/ops/optimizer/muon.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/settings/mesh_settings.h"
@@ -28,6 +29,9 @@
 namespace tessera::settings {
 
 using FormatRules = Written<std::vector<shard::FormatRule>>;
+// Which rule updates a parameter.
+enum class OptimizerRule { adamw, muon };
+using OptimizerRules = Written<std::vector<base::NameRule<OptimizerRule>>>;
 using NumberRules = Written<std::vector<base::NameRule<double>>>;
 
 enum class Backend { local, mpi, nccl };
@@ -99,6 +103,11 @@ struct TrainConfig {
   ops::AdamW adamw{.weight_decay = 0.1};          // beta1, beta2, eps and weight_decay are settings
   // By name of a parameter: factors of the learning rate, and weight decays.
   NumberRules lr_rules, decay_rules;
+  // The rule of matrices between the embedding and the output layer, and rules by name of a parameter.
+  OptimizerRule optimizer = OptimizerRule::adamw;
+  OptimizerRules optimizer_rules;
+  ops::Muon muon;                 // momentum, nesterov, steps and scale are settings
+  std::optional<double> muon_lr;  // highest learning rate of Muon; absent: that of `rates`
   Moments moments = Moments::fp32;
   Masters masters = Masters::automatic;
   double clip = 1.0;  // largest norm of the gradient

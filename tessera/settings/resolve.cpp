@@ -95,6 +95,7 @@ TrainConfig resolve_settings(TrainConfig config) {
   if (config.rates.schedule_steps < 0) config.rates.schedule_steps = config.steps;
   if (!config.grad_wire) config.grad_wire = config.dtype;
   check_types(config);
+  check_muon(config);
   check_rates(config);
   check_dependants(config);
   check_graph(config);

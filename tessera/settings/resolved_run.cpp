@@ -69,6 +69,7 @@ ResolvedRun resolve(TrainConfig settings, models::ModelConfigPtr model, Use use,
   if (use == Use::bench) {
     if (settings.backend == Backend::mpi) throw InputError("--backend: got mpi, expected local or nccl");
     check_graph(settings);
+    check_muon(settings);
   }
   auto update = std::make_shared<const ops::UpdatePolicy>(update_policy(settings, *model));
   return {std::move(settings), std::move(model), std::move(update)};

@@ -26,6 +26,7 @@ constexpr Limits kShare{.low = 0, .high = 1};
 constexpr Limits kPositive{.low = 0, .open_low = true};
 constexpr Limits kBelowOne{.low = 0, .high = 1, .open_high = true};
 constexpr Limits kHistory{.low = 1, .high = 65536}, kMargin{.low = -64, .high = 64};
+constexpr Limits kMuonSteps{.low = 1, .high = 99};
 constexpr OnResume kRun = OnResume::command_line, kKept = OnResume::kept, kMesh = OnResume::mesh,
                    kUnused = OnResume::places, kFixed = OnResume::fixed;
 using C = TrainConfig;
@@ -150,12 +151,27 @@ constexpr std::array kSettings{
             "AdamW: added to the root of the second moment"},
     Setting{"weight_decay", field<&C::adamw, &ops::AdamW::weight_decay>(), kNotNegative, kKept, "X",
             "AdamW: decoupled decay of matrices"},
+    Setting{"optimizer", field<&C::optimizer>(), kAny, kKept, "adamw|muon",
+            "rule that updates the matrices between embedding and output layer (docs/optimizers.md)", kPlans},
+    Setting{"optimizer_rules", field<&C::optimizer_rules>(), kAny, kKept, "NAME=RULE,...",
+            "rules by parameter name, such as 'output.weight=muon'; the last match counts", kPlans},
+    Setting{"muon_lr", field<&C::muon_lr>(), kNotNegative, kKept, "X", "Muon: highest learning rate (default: --lr)",
+            Command::train, Needs::muon},
+    Setting{"muon_momentum", field<&C::muon, &ops::Muon::momentum>(), kBelowOne, kKept, "X",
+            "Muon: share of the old momentum in the new one", Command::train, Needs::muon},
+    Setting{"muon_nesterov", field<&C::muon, &ops::Muon::nesterov>(), kAny, kKept, "on|off", "Muon: Nesterov momentum",
+            Command::train, Needs::muon},
+    Setting{"muon_steps", field<&C::muon, &ops::Muon::steps>(), kMuonSteps, kKept, "N", "Muon: Newton-Schulz steps",
+            kPlans, Needs::muon},
+    Setting{"muon_scale", field<&C::muon, &ops::Muon::scale>(), kAny, kKept, "moonshot|original",
+            "Muon: moonshot: updates have the size of AdamW's; original: as in the first version", Command::train,
+            Needs::muon},
     Setting{"lr_rules", field<&C::lr_rules>(), kAny, kKept, "NAME=FACTOR,...",
             "factors of the learning rate by parameter name, such as 'embedding.*=0.5'; the last match counts"},
     Setting{"decay_rules", field<&C::decay_rules>(), kAny, kKept, "NAME=X,...",
             "weight decay by parameter name, as --lr-rules; also of norms, which do not decay otherwise"},
     Setting{"moments", field<&C::moments>(), kAny, kKept, "fp32|bf16",
-            "type of AdamW's moments; bf16: rounded stochastically", kPlans},
+            "type of the moments of AdamW and Muon; bf16: rounded stochastically", kPlans},
     Setting{"masters", field<&C::masters>(), kAny, kKept, "auto|fp32|split",
             "masters of bf16 weights; split: 2 bytes beside the weight, with the same bits (auto: where possible)",
             kPlans},

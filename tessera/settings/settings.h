@@ -83,6 +83,7 @@ enum class Needs : std::uint8_t {
   coded_tokens,         // products in the format of --tp-wire-format, and tp ranks that divide the tokens
   nodes,                // --reduce-order hierarchical
   automatic_recompute,  // --recompute auto
+  muon,                 // a parameter that Muon updates; refused otherwise
 };
 
 struct Setting {

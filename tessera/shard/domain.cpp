@@ -203,7 +203,10 @@ mesh::Role role_of(const Mesh& mesh, const Domain& domain, Transfer transfer) {
       case norm:
       case agreement:
       case casts:
+      case replica_matrices:
         return mesh.all_axes();
+      case matrices:
+        return together(together(domain.compute, domain.storage), domain.duplicates);
     }
     return {};
   };
@@ -332,11 +335,14 @@ schedule::CheckedGroups checked_groups(const Mesh& mesh, const std::vector<Domai
       add(schedule::role_name(transfer, static_cast<int>(domain)), domains[domain], transfer);
   for (const Domain& domain : domains) add(program_name(domain), domain, Transfer::program);
   add(schedule::kCastGroup, domains.front(), Transfer::casts);
+  for (const Transfer transfer : {Transfer::matrices, Transfer::replica_matrices})
+    add(std::string(name_of(transfer)), domains.front(), transfer);
   return groups;
 }
 
 std::set<std::string> role_names(const std::vector<Domain>& domains) {
-  std::set<std::string> names{schedule::kCastGroup};
+  std::set<std::string> names{schedule::kCastGroup, std::string(name_of(Transfer::matrices)),
+                              std::string(name_of(Transfer::replica_matrices))};
   for (std::size_t domain = 0; domain < domains.size(); ++domain) {
     for (const Transfer transfer : kCheckedTransfers)
       names.insert(schedule::role_name(transfer, static_cast<int>(domain)));

@@ -113,6 +113,10 @@ void ParallelGroups::provide(const ShardedParameter& parameter, const Cuts& cuts
   if (cuts.replicas > 1 && (spec.trainable || cuts.zero)) need(Transfer::replicas);
 }
 
+void ParallelGroups::provide_matrices(Transfer transfer) {
+  if (matrices == nullptr) matrices = &roles->make(role_of(mesh, domains.front(), transfer));
+}
+
 const ParallelGroups::Placed& ParallelGroups::placed(int domain) const {
   TESSERA_CHECK(domain >= 0 && static_cast<std::size_t>(domain) < all_placed.size(), "domain {} of {} does not exist",
                 domain, all_placed.size());

@@ -31,6 +31,8 @@ struct ParallelGroups {
   std::vector<int> class_of;            // by rank: its class (domain.h)
   // Communicator of the ranks of this rank's class, which compare their events.
   comm::Communicator* rank_class = nullptr;
+  // Communicator for the exchanges of rules of matrices (shard/matrices/matrix_plan.h); null: not made.
+  comm::Communicator* matrices = nullptr;
   // Communicator of all ranks for amaxes of whole weights; null if no format needs the amaxes.
   comm::Communicator* casts = nullptr;
   std::unique_ptr<rendezvous::Board> board;   // contains the last events of each rank; ranks that wait too long read it
@@ -49,6 +51,8 @@ struct ParallelGroups {
   // passes the same parameters in the same order. Called before the objects for the parameter's ways are built. `cuts`
   // is the sharding of the parameter. Throws Error if the parameter's domain does not exist.
   void provide(const ShardedParameter& parameter, const Cuts& cuts);
+  // Makes `matrices` for the transfer matrices or replica_matrices. Collective over the world.
+  void provide_matrices(mesh::Transfer transfer);
   // Returns the communicator of a domain for a transfer. Throws Error if no parameter of the domain needs this
   // communicator.
   comm::Communicator& of(int domain, mesh::Transfer transfer) const { return *at(domain, transfer); }

@@ -65,7 +65,13 @@ struct ParameterSpec {
   // True: one product computes the whole gradient of a microbatch. No value is added before the gradient is rounded to
   // the wire type, so the product may write rounded values.
   bool produced_once = false;
-  bool decay = true;                // whether weight decay applies
+  bool decay = true;  // whether weight decay applies
+  // The matrices of the parameter in a Hugging Face folder, as named blocks of rows that follow each other: for example
+  // q, k and v. In a stack, these are the blocks of each matrix of the stack. Empty: one block (matrix_blocks.h).
+  std::vector<layout::Block> blocks = {};
+  // True: a matrix between the embedding and the output layer, routers excluded. Such parameters have the rule of
+  // matrices by default.
+  bool is_hidden_matrix = false;
   double initial_deviation = 0.02;  // standard deviation of normal initial values; 0: all elements are initial_value
   double initial_value = 0;
   RowReads reads;

@@ -35,7 +35,7 @@ class ReferenceTraining(unittest.TestCase):
         write_dataset(prefix, [rng.integers(0, vocab_size, n) * rng.integers(0, 2, n) for n in lengths], vocab_size)
         return str(prefix)
 
-    def compare(self, model, vocab_size, meshes, *flags, seq_len=33):
+    def compare(self, model, vocab_size, meshes, *flags, seq_len=33, steps=STEPS):
         folder = SCRATCH / "-".join([model, *(pathlib.Path(flag).name for flag in flags)]).replace("--", "")
         folder.mkdir(parents=True)
         common = ["--data", self.write_tokens(folder / "tokens", vocab_size), "--seq-len", str(seq_len), "--global-batch", "12",
@@ -43,13 +43,13 @@ class ReferenceTraining(unittest.TestCase):
         stored = ["--model", model, "--dtype", "fp64", "--backend", "local", *common]
         tessera("train", *stored, "--steps", 0, "--out", folder / "initial")
         tessera("convert", folder / "initial", folder / "hf")
-        options = parse_arguments(["--model", str(folder / "hf"), "--steps", str(STEPS), *common])
+        options = parse_arguments(["--model", str(folder / "hf"), "--steps", str(steps), *common])
         expected = list(train(options))
         for mesh in meshes:
             out = folder / ("run" + "".join(mesh))
-            tessera("train", *stored, "--steps", STEPS, *mesh, "--out", out)
+            tessera("train", *stored, "--steps", steps, *mesh, "--out", out)
             lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-            self.assertEqual(len(lines), STEPS)
+            self.assertEqual(len(lines), steps)
             for line, wanted in zip(lines, expected):
                 self.assertEqual("valid_loss" in wanted, "valid_loss" in line, (mesh, line["step"]))
                 for key, value in wanted.items():
@@ -75,6 +75,15 @@ class ReferenceTraining(unittest.TestCase):
         """The patterns match names of Tessera and of Hugging Face. The last match counts, and a rule lets norms decay."""
         self.compare("llama-tiny-odd", 131, [[], ["--tp", "2", "--gtp", "3"], ["--gtp", "2", "--dp", "3"]],
                      "--lr-rules", "*=2,*norm*=0.5,*embed*=0,*.mlp.down*=0.25", "--decay-rules", "*.1.*=0.3,*norm*=0.7,*.0.*norm*=0")
+
+    def test_muon(self):
+        """20 steps. q, k and v are separate matrices, and so are gate and up, and the experts."""
+        self.compare("llama-tiny-odd", 131, [[], ["--tp", "2", "--gtp", "3"], ["--gtp", "2", "--dp", "2"]], "--optimizer", "muon",
+                     "--muon-lr", "4e-3", "--warmup-steps", "2", "--weight-decay", "0.3", steps=20)
+        self.compare("llama-tiny-odd", 131, [["--gtp", "2"]], "--optimizer", "muon", "--muon-nesterov", "off", "--muon-momentum", "0.8",
+                     "--muon-steps", "4", "--muon-scale", "original", steps=20)
+        self.compare("mixtral-tiny-odd", 131, [[], ["--tp", "2", "--gtp", "2", "--ep", "2", "--egtp", "2"]], "--optimizer", "muon",
+                     steps=20)
 
     def test_held_out_losses(self):
         """A replica evaluates more than the 64 micro-batches of one schedule. 403 samples do not divide evenly on any mesh."""

@@ -294,6 +294,25 @@ class Kept(Resume):
         self.assertIn("mesh of the command line: 1 rank (tp 1 x gtp 1 x dp 1); the checkpoint stores no mesh", lines)
         self.assertEqual((1, 0), (self.settings(out)["ranks"], self.settings(out)["save_every"]))
 
+    def test_a_run_that_changes_its_update_rule(self):
+        """AdamW to Muon and back: the state of the new rule starts at zero. Reports list the planes of both rules."""
+        out = self.copy("rules")
+        note = "the state of {} starts at zero for 8 parameters"
+        self.assertIn(note.format("muon"), tessera("train", "--resume", "latest", "--optimizer", "muon", "--steps", 4, "--out", out))
+        planes = {"adamw": {"exp_avg": "fp32", "exp_avg_sq": "fp32"}, "muon": {"momentum": "fp32"}}
+        summary = json.loads((out / "summary.json").read_text())["update_rules"]
+        self.assertEqual(planes, {rule["rule"]: rule["planes"] for rule in summary})
+        stored = json.loads(tessera("inspect", self.step(out, 4), "--json"))["update_rules"]
+        self.assertCountEqual([(rule["planes"], rule["parameters"], rule["state_bytes"]) for rule in summary],
+                              [(rule["planes"], rule["parameters"], rule["state_bytes"]) for rule in stored])
+        self.assertNotIn("starts at zero", tessera("train", "--resume", "latest", "--steps", 5, "--out", out))
+        lines = tessera("train", "--resume", "latest", "--optimizer", "adamw", "--steps", 6, "--out", out)
+        self.assertIn(note.format("adamw"), lines)
+        manifest = read_manifest(self.step(out, 5))
+        manifest["state"]["updates"] = "five"
+        write_manifest(manifest, self.step(out, 5))
+        self.refused(self.folder / "rules-2", "--resume", self.step(out, 5), expect=["updates: expected an integer", "five"])
+
     def test_a_last_line_of_metrics_without_its_newline_is_kept(self):
         out = self.copy("newline")
         (out / "metrics.jsonl").write_text((out / "metrics.jsonl").read_text()[:-1])

@@ -213,7 +213,8 @@ TEST(Transfer, HopsAndPublishesShareTheLanesOfTheirTransfers) {
   static_assert(lane_of(Transfer::reduce_compute) == Transfer::reduce);
   static_assert(lane_of(Transfer::publish) == Transfer::replicas);
   using enum Transfer;
-  for (const Transfer transfer : {program, gather, demand, rows, reduce, replicas, losses, norm, agreement, casts})
+  for (const Transfer transfer :
+       {program, gather, demand, rows, reduce, replicas, losses, norm, agreement, casts, matrices, replica_matrices})
     EXPECT_EQ(lane_of(transfer), transfer) << name_of(transfer);
 }
 
@@ -224,7 +225,8 @@ TEST(Transfer, HasANameAndATitle) {
     titles.push_back(title_of(static_cast<Transfer>(transfer)));
   }
   EXPECT_THAT(names, ::testing::ElementsAre("program", "gather", "gather_compute", "demand", "rows", "reduce_compute",
-                                            "reduce", "replicas", "publish", "losses", "norm", "agreement", "casts"));
+                                            "reduce", "replicas", "publish", "losses", "norm", "agreement", "casts",
+                                            "matrices", "replica_matrices"));
   EXPECT_EQ(titles[2], "gather over compute");
   EXPECT_EQ(titles[5], "reduce over compute");
   titles[2] = names[2], titles[5] = names[5];

@@ -151,6 +151,21 @@ TEST(InspectedRules, HaveTheBytesOfATrainersBuffers) {
   EXPECT_THAT(predict::rules_text(step.rules), ::testing::HasSubstr("exp_avg fp32 + exp_avg_sq fp32"));
 }
 
+TEST(InspectedRules, ListThePlaneOfMuon) {
+  const Words words{{"optimizer", "muon"}, {"gtp", "2"}, {"dp", "2"}, {"dtype", "bf16"}};
+  expect_the_bytes_of_a_trainer(request_of(words, odd_model()));
+  const StepPlan step = plan_step(request_of(words, even_model()));
+  ASSERT_EQ(step.rules.size(), 2u);
+  for (const predict::RuleBytes& rule : step.rules) EXPECT_GT(rule.parameters, 0) << rule.rule;
+  const nlohmann::ordered_json rules = predict::rules_json(step.rules);
+  const std::size_t muon = rules[0]["rule"] == "muon" ? 0 : 1;
+  EXPECT_EQ(rules[muon]["rule"], "muon");
+  EXPECT_EQ(rules[muon]["planes"].dump(), R"({"momentum":"fp32"})");
+  EXPECT_EQ(step.rules[muon].state, 4 * step.rules[muon].parameters);
+  EXPECT_EQ(step.rules[1 - muon].state, 8 * step.rules[1 - muon].parameters);
+  EXPECT_THAT(predict::rules_text(step.rules), ::testing::HasSubstr("momentum fp32"));
+}
+
 class InspectedExperts : public ::testing::TestWithParam<Words> {};
 
 TEST_P(InspectedExperts, HaveTheBytesOfATrainersBuffers) {

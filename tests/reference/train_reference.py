@@ -14,8 +14,10 @@ import numpy as np
 from dots1 import Dots1
 from llama import Llama, load_folder
 from mixtral import Mixtral
+from muon import Muon
 from samples import Samples
 
+PROJECTIONS = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")  # the matrices that Muon updates
 
 def learning_rate(step, options):
     if step <= options.warmup_steps:
@@ -40,10 +42,14 @@ def chosen(rules, name, default):
     return next((number for pattern, number in reversed(rules) if fnmatch.fnmatchcase(name, pattern)), default)
 
 
-def adamw(weights, gradient, moments, step, scale, options):
+def update(weights, gradient, moments, matrices, step, scale, options):
+    """matrices: the state of Muon by name. AdamW updates the other weights."""
     for name, weight in weights.items():
         rate = learning_rate(step, options) * chosen(options.lr_rules, name, 1)
         g = gradient[name] * scale
+        if name in matrices:
+            _, weight[...] = matrices[name].step(weight, g, rate * (options.muon_lr or options.lr) / options.lr, options.weight_decay)
+            continue
         first, second = moments[name]
         first += (1 - options.beta1) * (g - first)
         second += (1 - options.beta2) * (g * g - second)
@@ -77,6 +83,8 @@ def train(options):
     masks = options.mask_documents == "on"
     samples = Samples(options.data, options.seq_len, options.seed, masks)
     held_out = Samples(options.valid, options.seq_len, options.seed, masks).in_order() if options.valid else []
+    matrices = {name: Muon(weight.shape, options.muon_momentum, options.muon_nesterov == "on", options.muon_steps, options.muon_scale)
+                for name, weight in weights.items() if options.optimizer == "muon" and name.endswith(PROJECTIONS)}
     moments = {name: (np.zeros_like(weight), np.zeros_like(weight)) for name, weight in weights.items()}
     for step in range(1, options.steps + 1):
         batch = samples.of_step(step, options.global_batch)
@@ -92,7 +100,7 @@ def train(options):
             model.update_biases(options.expert_bias_rate)
             line |= {"expert_counts": [counts.tolist() for counts in model.counts.values()], "expert_dropped": model.dropped}
             model.begin_step()
-        adamw(weights, gradient, moments, step, min(1.0, options.clip / (norm + 1e-6)), options)
+        update(weights, gradient, moments, matrices, step, min(1.0, options.clip / (norm + 1e-6)), options)
         if is_evaluated(step, options):
             line["valid_loss"] = held_out_loss(model, held_out)
         yield line
@@ -113,6 +121,12 @@ def parse_arguments(arguments):
     parser.add_argument("--lr-rules", type=rules, default=[])
     parser.add_argument("--decay-rules", type=rules, default=[])
     parser.add_argument("--decay-shape", choices=("linear", "sqrt", "cosine"), default="linear")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
+    parser.add_argument("--muon-lr", type=float)
+    parser.add_argument("--muon-momentum", type=float, default=0.95)
+    parser.add_argument("--muon-nesterov", choices=("on", "off"), default="on")
+    parser.add_argument("--muon-steps", type=int, default=5)
+    parser.add_argument("--muon-scale", choices=("moonshot", "original"), default="moonshot")
     parser.add_argument("--moe-aux", choices=("layer", "pooled"), default="layer")
     parser.add_argument("--router-z-loss", type=float, default=0.0)
     parser.add_argument("--expert-capacity", type=float, default=0.0)

@@ -122,6 +122,13 @@ json other_values_of_the_update() {
           {"moments", "bf16"},
           {"lr_rules", "a=0.5"},
           {"decay_rules", "b=0"},
+          {"optimizer", "muon"},
+          {"optimizer_rules", "c=adamw"},
+          {"muon_lr", 0.125},
+          {"muon_momentum", 0.5},
+          {"muon_nesterov", false},
+          {"muon_steps", 4},
+          {"muon_scale", "original"},
           {"masters", "fp32"}};
 }
 

@@ -48,5 +48,42 @@ TEST(UpdateRules, MustMatchATrainedParameter) {
   }
 }
 
+TEST(UpdateRules, MuonUpdatesTheMatricesBetweenEmbeddingAndOutput) {
+  const ops::UpdatePolicy policy = policy_of({"--optimizer", "muon", "--muon-lr", "6e-3", "--lr", "3e-3", "--lr-rules",
+                                              "layers.0.*=0.5", "--optimizer-rules", "layers.1.mlp.*=adamw"});
+  ASSERT_EQ(policy.rules.size(), 2u);
+  const auto rule = [&](const char* name) { return policy.rule_of(name).name(); };
+  EXPECT_EQ(rule("embedding.weight"), "adamw");
+  EXPECT_EQ(rule("layers.0.attention_norm.weight"), "adamw");
+  EXPECT_EQ(rule("layers.0.attention.qkv.weight"), "muon");
+  EXPECT_EQ(rule("layers.0.mlp.down.weight"), "muon");
+  EXPECT_EQ(rule("layers.1.mlp.down.weight"), "adamw");
+  EXPECT_EQ(policy.update_of("layers.0.mlp.down.weight", true).group.lr_factor, 1);
+  EXPECT_EQ(policy.update_of("layers.1.attention.qkv.weight", true).group.lr_factor, 2);
+  EXPECT_EQ(policy.update_of("layers.1.mlp.down.weight", true).group.lr_factor, 1);
+}
+
+TEST(UpdateRules, RefuseMuonWhereItHasNoMatrices) {
+  const auto refusal = [](std::vector<std::string> flags) { return base::refusal([&] { policy_of(flags); }); };
+  EXPECT_THAT(refusal({"--optimizer-rules", "*norm*=muon"}), HasSubstr("--optimizer-rules: got muon for "));
+  EXPECT_THAT(refusal({"--optimizer-rules", "norm.weight=muon"}), HasSubstr("norm.weight, a vector"));
+  EXPECT_THAT(refusal({"--optimizer", "muon", "--optimizer-rules", "embedding.weight=muon"}),
+              HasSubstr("embedding.weight, a table whose rows are read by index"));
+  EXPECT_THAT(refusal({"--optimizer-rules", "layers.*.ffn=muon"}),
+              HasSubstr("--optimizer-rules: got layers.*.ffn=muon, expected the name of a trained parameter"));
+}
+
+TEST(UpdateRules, RefuseSettingsOfMuonWithoutAnEffect) {
+  const auto refusal = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--model", "llama-tiny", "--data", "d", "--steps", "4", "--out", "o"});
+    return base::refusal([&] { check(parse(flags)); });
+  };
+  EXPECT_THAT(refusal({"--muon-momentum", "0.9"}),
+              HasSubstr("--muon-momentum: got 0.9, expected it with --optimizer muon"));
+  EXPECT_THAT(refusal({"--muon-nesterov", "off"}), HasSubstr("--muon-nesterov: got false"));
+  EXPECT_THAT(refusal({"--optimizer", "muon", "--lr", "0", "--muon-lr", "1"}), HasSubstr("--muon-lr: got 1"));
+  EXPECT_THAT(refusal({"--optimizer", "muon", "--backend", "nccl"}), HasSubstr("--optimizer: got muon"));
+}
+
 }  // namespace
 }  // namespace tessera::settings

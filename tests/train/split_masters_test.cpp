@@ -10,6 +10,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
+#include "tessera/ops/optimizer/muon.h"
 #include "tessera/ops/optimizer/split_master.h"
 #include "tessera/train/trainer_checkpoint.h"
 #include "tessera/train/update/master_values.h"
@@ -182,6 +183,12 @@ TEST(SplitMasters, AreUpdatedByEveryRule) {
   const RunResult result = both(options, "moments in bf16");
   options.gtp = 3;
   expect_same_bits(result, both(options, "moments in bf16, gtp 3"), "gtp 3");
+  ops::UpdatePolicy policy = *ops::one_rule(options.rule);
+  policy.rules.push_back(ops::make_matrix_rule(ops::Muon{.weight_decay = kDecay}));
+  for (const char* name : {"layers.0.attention.qkv.weight", "layers.1.mlp.down.weight"})
+    policy.parameters[name] = {.rule = 1, .group = {.lr_factor = 0.5}};
+  options.update = std::make_shared<const ops::UpdatePolicy>(std::move(policy));
+  both(options, "Muon");
 }
 
 // A checkpoint of either storage continues with the same bits on another mesh, with either storage.

@@ -27,6 +27,24 @@ ParameterSpec linear(const DecoderConfig& config, std::string name, layout::Layo
   return spec;
 }
 
+// A linear layer between the embedding and the output layer. `blocks`: the matrices that the weight stacks.
+ParameterSpec hidden(const DecoderConfig& config, std::string name, layout::Layout compute,
+                     std::vector<layout::Block> blocks = {}) {
+  ParameterSpec spec = linear(config, std::move(name), std::move(compute));
+  spec.blocks = std::move(blocks);
+  spec.is_hidden_matrix = true;
+  return spec;
+}
+
+std::vector<layout::Block> qkv_blocks(const DecoderConfig& config) {
+  const std::int64_t q = config.num_heads * config.head_dim, kv = config.num_kv_heads * config.head_dim;
+  return {{.name = "q", .rows = q}, {.name = "k", .rows = kv}, {.name = "v", .rows = kv}};
+}
+
+std::vector<layout::Block> gate_up_blocks(std::int64_t width) {
+  return {{.name = "gate", .rows = width}, {.name = "up", .rows = width}};
+}
+
 // The bias of a linear layer: a vector, sharded over tp as the rows of the layer's weight. The vector is one row, which
 // one rank stores.
 ParameterSpec bias(std::string name, layout::Layout compute) {
@@ -73,8 +91,8 @@ ParameterSpec router_bias(const DecoderConfig& config, const std::string& name, 
 
 // A matrix for each expert. `dims` is the logical shape; its rows are stacked in `compute`.
 ParameterSpec of_experts(const DecoderConfig& config, std::string name, std::vector<std::int64_t> dims,
-                         layout::Layout compute) {
-  ParameterSpec spec = linear(config, std::move(name), std::move(compute));
+                         layout::Layout compute, std::vector<layout::Block> blocks = {}) {
+  ParameterSpec spec = hidden(config, std::move(name), std::move(compute), std::move(blocks));
   spec.dims = std::move(dims);
   spec.domain = nn::kExpertDomain;
   return spec;
@@ -87,13 +105,13 @@ void add_experts(std::vector<ParameterSpec>& specs, const DecoderConfig& config,
   if (experts.has_router_bias) specs.push_back(router_bias(config, prefix + "router.bias", options.tp_size));
   specs.push_back(of_experts(config, prefix + "experts.gate_up.weight",
                              {experts.count, 2 * experts.width, config.hidden_size},
-                             experts_gate_up_layout(config, options.etp, options.ep)));
+                             experts_gate_up_layout(config, options.etp, options.ep), gate_up_blocks(experts.width)));
   specs.push_back(of_experts(config, prefix + "experts.down.weight", {experts.count, config.hidden_size, experts.width},
                              experts_down_layout(config, options.etp, options.ep)));
   if (experts.shared_width == 0) return;
-  specs.push_back(
-      linear(config, prefix + "shared_expert.gate_up.weight", shared_gate_up_layout(config, options.tp_size)));
-  specs.push_back(linear(config, prefix + "shared_expert.down.weight", shared_down_layout(config, options.tp_size)));
+  specs.push_back(hidden(config, prefix + "shared_expert.gate_up.weight",
+                         shared_gate_up_layout(config, options.tp_size), gate_up_blocks(experts.shared_width)));
+  specs.push_back(hidden(config, prefix + "shared_expert.down.weight", shared_down_layout(config, options.tp_size)));
 }
 
 void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, const TpParts& parts,
@@ -102,16 +120,17 @@ void add_block(std::vector<ParameterSpec>& specs, const DecoderConfig& config, c
   const std::string prefix = fmt::format("layers.{}.", layer);
   const int tp_size = parts.tp_size();
   specs.push_back(norm(prefix + "attention_norm.weight", config.hidden_size, tp_size, partial_norms));
-  specs.push_back(linear(config, prefix + "attention.qkv.weight", qkv_layout(config, parts)));
+  specs.push_back(hidden(config, prefix + "attention.qkv.weight", qkv_layout(config, parts), qkv_blocks(config)));
   if (config.has_qkv_bias) specs.push_back(bias(prefix + "attention.qkv.bias", qkv_bias_layout(config, parts)));
   if (config.has_head_norms)  // each tp rank normalizes its own heads
     for (const char* name : {"attention.q_norm.weight", "attention.k_norm.weight"})
       specs.push_back(norm(prefix + name, config.head_dim, tp_size, /*partial=*/true));
-  specs.push_back(linear(config, prefix + "attention.output.weight", attention_output_layout(config, parts)));
+  specs.push_back(hidden(config, prefix + "attention.output.weight", attention_output_layout(config, parts)));
   specs.push_back(norm(prefix + "mlp_norm.weight", config.hidden_size, tp_size, partial_norms));
   if (config.is_sparse(layer)) return add_experts(specs, config, options, prefix);
-  specs.push_back(linear(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, parts)));
-  specs.push_back(linear(config, prefix + "mlp.down.weight", down_layout(config, parts)));
+  specs.push_back(hidden(config, prefix + "mlp.gate_up.weight", gate_up_layout(config, parts),
+                         gate_up_blocks(config.intermediate_size)));
+  specs.push_back(hidden(config, prefix + "mlp.down.weight", down_layout(config, parts)));
 }
 
 void set_reads(ParameterSpec& table, const shard::RowReads& reads) {

@@ -7,7 +7,6 @@
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/adamw_element.h"
 #include "tessera/quant/elementwise.h"
-#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
 namespace {
@@ -88,18 +87,6 @@ void adamw_typed(const StepScalars& of_step, double gradient_scale, const Update
     if (!shard.is_split && shard.weight != nullptr && shard.weight != shard.master)
       quant::cast(master, type, at(shard.weight, shard.weight_type), shard.weight_type, count);
   }
-}
-
-// Raises the amaxes of the matrices that the shard touches. The matrices are the rows of one matrix whose tiles are
-// rows.
-void raise_amaxes(const UpdateShard& shard) {
-  const std::int64_t begin = shard.amax_offset, end = begin + shard.count;
-  const std::int64_t elements = shard.amax_elements == 0 ? end : shard.amax_elements;
-  if (begin == end) return;
-  const std::int64_t matrices = (end + elements - 1) / elements;
-  quant::take_amaxes({shard.master, shard.master_type}, {.rows = matrices, .cols = elements},
-                     {.rows = 1, .cols = elements}, {.begin = begin, .end = end},
-                     {shard.amax, static_cast<std::size_t>(matrices)});
 }
 
 }  // namespace

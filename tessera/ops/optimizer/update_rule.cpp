@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
 
@@ -34,6 +35,17 @@ void check_shard(const UpdateShard& shard, std::size_t planes) {
                 "update: a split master in {} with {} in {}, expected a master in fp32 with a weight in bf16",
                 name_of(shard.master_type), shard.weight ? "a weight" : "no weight", name_of(shard.weight_type));
   TESSERA_CHECK(!shard.is_split || shard.amax == nullptr, "update: a split master has an amax, expected none");
+}
+
+// The matrices that the shard touches are the rows of one matrix whose tiles are rows.
+void raise_amaxes(const UpdateShard& shard) {
+  const std::int64_t begin = shard.amax_offset, end = begin + shard.count;
+  const std::int64_t elements = shard.amax_elements == 0 ? end : shard.amax_elements;
+  if (begin == end) return;
+  const std::int64_t matrices = (end + elements - 1) / elements;
+  quant::take_amaxes({shard.master, shard.master_type}, {.rows = matrices, .cols = elements},
+                     {.rows = 1, .cols = elements}, {.begin = begin, .end = end},
+                     {shard.amax, static_cast<std::size_t>(matrices)});
 }
 
 std::int64_t state_bytes(const UpdateRule& rule, std::int64_t elements, quant::DType master) {

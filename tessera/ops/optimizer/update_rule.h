@@ -52,6 +52,7 @@ struct UpdateShard {
   // element in its matrix. Then *amax belongs to this matrix, the amaxes of the next matrices follow, and each amax is
   // raised by the elements of its own matrix. 0: the shard is part of one matrix.
   std::int64_t amax_elements = 0, amax_offset = 0;
+  double factor = 1;  // for rules of matrices: multiplies the learning rate of the elements
   // For rules that round their state: the logical positions of the elements, and the key of the parameter's bits.
   LogicalIndices indices;
   base::PhiloxKey rounding_key{};
@@ -68,11 +69,17 @@ std::size_t master_size(const UpdateShard& shard);
 // each other.
 void check_shard(const UpdateShard& shard, std::size_t planes);
 
+// Raises the amaxes of a shard whose `amax` is not null, from its master in host memory. The update of every rule ends
+// with this call, or with a kernel of the same results.
+void raise_amaxes(const UpdateShard& shard);
+
 // The numbers that a group of parameters shares in an update.
 struct GroupRates {
   double lr = 0;                // learning rate
   std::optional<double> decay;  // weight decay; absent: that of the rule
 };
+
+class MatrixRule;
 
 // Immutable. Any thread may call the functions. The results of an element do not depend on other elements, on its
 // position in memory or on the sharding. The CPU and CUDA give the same bits.
@@ -95,6 +102,8 @@ class UpdateRule {
   // of the current masters. Throws the errors of check_shard.
   virtual void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
                       base::CudaStream stream) const = 0;
+  // Returns the rule as a rule of whole matrices (matrix_rule.h); null for a rule of single elements.
+  virtual const MatrixRule* matrix_rule() const { return nullptr; }
 };
 
 // Returns the bytes of all state planes of this number of elements.

@@ -114,6 +114,12 @@ void DryRun::reduce_counts(std::span<std::int64_t> counts) {
   if (parameters_.ranks() > 1) record_update(recorder_.counts_event(static_cast<std::int64_t>(counts.size())));
 }
 
+Issued DryRun::exchange_matrices(const MatrixExchange& exchange) {
+  if (exchange.ranks == 1 || !recorder_.records_updates()) return {};
+  record_update(recorder_.matrices_event(exchange));
+  return {.done = {}, .event = recorder_.last()};
+}
+
 Issued DryRun::issue(const ProgramCollective& collective) {
   if (!collective.is_recorded) return {};
   const CollectiveTraffic traffic = traffic_of(collective, compute_group(collective.domain));

@@ -47,6 +47,7 @@ class DryRun : public Program {
   void publish(std::span<const schedule::ParameterId> weights) override;
   void reduce_amaxes(std::span<float> amaxes) override;
   void reduce_counts(std::span<std::int64_t> counts) override;
+  Issued exchange_matrices(const MatrixExchange& exchange) override;
 
   WeightView consume(schedule::ParameterId weight, schedule::PassId pass) override;
   void release(schedule::ParameterId weight, schedule::PassId pass) override;

@@ -114,6 +114,10 @@ schedule::Event Recorder::counts_event(std::int64_t count) {
                         shard::bytes_of(count, quant::DType::i64), {});
 }
 
+schedule::Event Recorder::matrices_event(const MatrixExchange& exchange) {
+  return numbers_.other(EventKind::comm, std::string(name_of(exchange.transfer)), exchange.op, exchange.bytes, {});
+}
+
 void Recorder::record(const schedule::Event& event) {
   history_.add(event);
   numbers_.happened(event);

@@ -54,6 +54,7 @@ class Recorder {
   schedule::Event sum_event(const ScatterSum& sum);
   schedule::Event amaxes_event(std::int64_t count);
   schedule::Event counts_event(std::int64_t count);
+  schedule::Event matrices_event(const MatrixExchange& exchange);
 
   void record(const schedule::Event& event);         // records an event of a step
   void record_update(const schedule::Event& event);  // records an event of the optimizer, after the step

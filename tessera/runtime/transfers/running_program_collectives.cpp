@@ -99,7 +99,7 @@ void RunningProgram::add_in_order(void* out, std::span<const void* const> parts,
 bool RunningProgram::is_of_weights(const Issued& issued) const {
   if (issued.event < 0) return false;
   const schedule::Event& event = step_.recorder.trace()[static_cast<std::size_t>(issued.event)];
-  return schedule::reads_rows(event) || event.group == schedule::kCastGroup;
+  return schedule::reads_rows(event) || event.group == schedule::kCastGroup || schedule::is_of_matrices(event);
 }
 
 void RunningProgram::wait(const Issued& issued) {

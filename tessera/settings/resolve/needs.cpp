@@ -3,6 +3,7 @@
 #include "tessera/base/error.h"
 #include "tessera/settings/resolve/formats.h"
 #include "tessera/settings/resolve/tp_tokens.h"
+#include "tessera/settings/resolve/update_rules.h"
 
 namespace tessera::settings {
 
@@ -26,6 +27,8 @@ bool is_without_meaning(const TrainConfig& config, const Setting& setting) {
       return config.reduce_order != ReduceOrder::hierarchical;
     case Needs::automatic_recompute:
       return config.recompute != RecomputeSetting::automatic;
+    case Needs::muon:
+      return !uses_muon(config);
   }
   throw Error("setting {} has no known needs", setting.name);
 }

@@ -52,6 +52,12 @@ template <>
 inline constexpr auto kWords<Masters> =
     std::array{Word{Masters::automatic, "auto"}, Word{Masters::fp32, "fp32"}, Word{Masters::split, "split"}};
 template <>
+inline constexpr auto kWords<OptimizerRule> =
+    std::array{Word{OptimizerRule::adamw, "adamw"}, Word{OptimizerRule::muon, "muon"}};
+template <>
+inline constexpr auto kWords<ops::MuonScale> =
+    std::array{Word{ops::MuonScale::moonshot, "moonshot"}, Word{ops::MuonScale::original, "original"}};
+template <>
 inline constexpr auto kWords<RecomputeSetting> =
     std::array{Word{RecomputeSetting::none, "none"}, Word{RecomputeSetting::selective, "selective"},
                Word{RecomputeSetting::full, "full"}, Word{RecomputeSetting::automatic, "auto"}};
@@ -145,6 +151,13 @@ inline void read(const std::string& text, const std::string& where, std::vector<
 }
 inline void read(const std::string& text, const std::string& where, std::vector<base::NameRule<double>>& to) {
   to = parse_number_rules(text, where);
+}
+inline void read(const std::string& text, const std::string& where, std::vector<base::NameRule<OptimizerRule>>& to) {
+  to = base::parse_name_rules(text, where, "RULE", [](std::string_view value) {
+    for (const auto& word : kWords<OptimizerRule>)
+      if (word.name == value) return word.value;
+    throw InputError("got '{}', expected adamw or muon", value);
+  });
 }
 inline void read(const std::string& text, const std::string& where, std::map<std::int64_t, int>& to) {
   to = parse_step_times(text, where);
@@ -245,11 +258,13 @@ constexpr Field field() {
           .json_of = [](const std::vector<std::string>& words) -> json {
             if constexpr (is_list) return words;
             if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) return json_of_text<T>(words[0]);
+            if constexpr (std::is_same_v<T, std::optional<double>>) return json_of_text<double>(words[0]);
             return words[0];
           },
           .is_list = is_list,
           .is_switch = std::is_same_v<T, bool> || std::is_same_v<T, std::optional<bool>>,
-          .may_be_empty = std::is_same_v<T, FormatRules> || std::is_same_v<T, NumberRules>};
+          .may_be_empty =
+              std::is_same_v<T, FormatRules> || std::is_same_v<T, NumberRules> || std::is_same_v<T, OptimizerRules>};
 }
 
 }  // namespace tessera::settings

@@ -1,12 +1,14 @@
 #include "tessera/train/update/optimizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/runtime/update_calls.h"
+#include "tessera/train/update/dense_pieces.h"
 #include "tessera/train/update/master_values.h"
 
 namespace tessera::train {
@@ -30,6 +32,9 @@ Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::Updat
     if (!parameter.spec.trainable) continue;
     const ops::ParameterUpdate update = policy_->update_of(parameter.spec.name, parameter.spec.decay);
     place = {.rule = update.rule, .group = groups_.add(update)};
+    TESSERA_CHECK(rule_of(id).matrix_rule() == nullptr || shard::has_matrices(parameter.spec),
+                  "'{}' has no matrices, but its rule {} updates whole matrices", parameter.spec.name,
+                  rule_of(id).name());
     const std::vector<ops::StatePlane> planes = rule_of(id).planes(parameter.types.accumulator);
     TESSERA_CHECK(planes.size() <= ops::kMaxStatePlanes, "update rule: {} state planes, expected at most {}",
                   planes.size(), ops::kMaxStatePlanes);
@@ -37,6 +42,9 @@ Optimizer::Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::Updat
       state.emplace_back(static_cast<std::size_t>(shard::bytes_of(parameter.state_elements(), plane.type)), device)
           .fill_zero();
   }
+  for (const auto& rule : policy_->rules)
+    matrix_updates_.push_back(
+        rule->matrix_rule() == nullptr ? nullptr : std::make_unique<MatrixUpdate>(runtime, *rule->matrix_rule()));
   scalars_ = base::Buffer(groups_.bytes(), device);
   if (!runtime.parallel().is_asynchronous()) return;
   const std::size_t choices = ops::choices_bytes(groups_.bytes());
@@ -66,7 +74,8 @@ ops::UpdateShard Optimizer::shard_of(schedule::ParameterId id) {
                          .gradient = parameter.state_gradient(),
                          .gradient_type = parameter.gradient_type(),
                          .count = parameter.state_elements(),
-                         .group = places_[static_cast<std::size_t>(id)].group};
+                         .group = places_[static_cast<std::size_t>(id)].group,
+                         .rounding_key = ops::state_rounding_key(seed_, parameter.spec.name)};
   std::ranges::transform(state_[static_cast<std::size_t>(id)], shard.planes.begin(),
                          [](base::Buffer& plane) { return plane.data(); });
   return shard;
@@ -86,29 +95,37 @@ void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& w
   const auto at = [&](void* data, std::int64_t offset, quant::DType type) {
     return behind(data, shard::bytes_of(offset, type));
   };
-  const auto part_of = [&](const layout::Box& box, std::int64_t offset) {
+  for (const layout::Piece& piece : dense_pieces(parameter.local_state)) {
     ops::UpdateShard part = whole;
-    part.count = box.elements();
-    part.master = behind(whole.master, offset * static_cast<std::int64_t>(master_size(whole)));
-    part.weight = at(whole.weight, offset, whole.weight_type);
-    part.gradient = at(const_cast<void*>(whole.gradient), offset, whole.gradient_type);
-    for (std::size_t i = 0; i < planes.size(); ++i) part.planes[i] = at(whole.planes[i], offset, planes[i].type);
+    part.count = piece.box.elements();
+    part.master = behind(whole.master, piece.offset * static_cast<std::int64_t>(master_size(whole)));
+    part.weight = at(whole.weight, piece.offset, whole.weight_type);
+    part.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type);
+    for (std::size_t i = 0; i < planes.size(); ++i) part.planes[i] = at(whole.planes[i], piece.offset, planes[i].type);
     if (whole.amax != nullptr && whole.amax_elements > 0) {
-      const std::int64_t first = whole.amax_offset + offset;
+      const std::int64_t first = whole.amax_offset + piece.offset;
       part.amax = whole.amax + first / whole.amax_elements;
       part.amax_offset = first % whole.amax_elements;
     }
-    part.indices = {.first = box.row * logical_cols + box.col};
-    if (box.cols != logical_cols) part.indices.row = box.cols, part.indices.stride = logical_cols;
-    part.rounding_key = ops::state_rounding_key(seed_, parameter.spec.name);
-    return part;
-  };
-  for (const layout::Piece& piece : parameter.local_state.pieces) {
-    // In a smaller tp group, a rank may hold several ranges of columns. Between two rows of a range lie other ranges.
-    layout::Box box = piece.box;
-    if (piece.stride != box.cols) box.rows = std::min<std::int64_t>(box.rows, 1);
-    for (std::int64_t row = 0; row < piece.box.rows; row += box.rows, box.row += box.rows)
-      shards.push_back(part_of(box, piece.offset + row * piece.stride));
+    part.indices = {.first = piece.box.row * logical_cols + piece.box.col};
+    if (piece.box.cols != logical_cols) part.indices.row = piece.box.cols, part.indices.stride = logical_cols;
+    shards.push_back(part);
+  }
+}
+
+void Optimizer::run_rules(std::span<const MatrixShard> shards, const ops::Clip* clip) {
+  for (std::size_t rule = 0; rule < policy_->rules.size(); ++rule) {
+    const std::byte* const scalars = scalars_.data() + groups_.offset_of(rule);
+    std::vector<MatrixShard> of_rule;
+    std::ranges::copy_if(shards, std::back_inserter(of_rule),
+                         [&](const MatrixShard& it) { return places_[static_cast<std::size_t>(it.id)].rule == rule; });
+    if (matrix_updates_[rule]) {
+      matrix_updates_[rule]->update(of_rule, scalars, clip);
+      continue;
+    }
+    std::vector<ops::UpdateShard> parts;
+    for (const auto& [id, shard] : of_rule) append_parts(id, shard, parts);
+    if (!parts.empty()) policy_->rules[rule]->update(parts, scalars, clip, runtime_.parallel().compute->stream());
   }
 }
 
@@ -117,7 +134,7 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, con
   for (const schedule::ParameterId id : bucket)
     if (!is_fused(runtime_.parameter(id))) left.push_back(id);
   const std::vector<shard::StateAmaxes> amaxes = cast_.places_of_amaxes(left);
-  std::vector<std::vector<ops::UpdateShard>> by_rule(policy_->rules.size());
+  std::vector<MatrixShard> shards;
   auto next = amaxes.begin();
   for (const schedule::ParameterId id : bucket) {
     ops::UpdateShard shard = shard_of(id);
@@ -126,12 +143,9 @@ void Optimizer::update_bucket(std::span<const schedule::ParameterId> bucket, con
       shard.amax_elements = next->elements;
       shard.amax_offset = next++->offset;
     }
-    append_parts(id, shard, by_rule[places_[static_cast<std::size_t>(id)].rule]);
+    shards.push_back({id, shard});
   }
-  for (std::size_t rule = 0; rule < by_rule.size(); ++rule)
-    if (!by_rule[rule].empty())
-      policy_->rules[rule]->update(by_rule[rule], scalars_.data() + groups_.offset_of(rule), clip,
-                                   runtime_.parallel().compute->stream());
+  run_rules(shards, clip);
   cast_.cast(left, !amaxes.empty());
 }
 

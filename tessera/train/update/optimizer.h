@@ -8,13 +8,16 @@
 #include "tessera/base/memory/buffer.h"
 #include "tessera/ops/optimizer/update_policy.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/train/update/matrix_update.h"
 #include "tessera/train/update/weight_cast.h"
 
 namespace tessera::train {
 
 class Optimizer {
  public:
-  // The rules' state starts at zero. `seed` is that of the random bits with which a rule rounds its state.
+  // The rules' state starts at zero. `seed` is that of the random bits with which a rule rounds its state. Collective
+  // over the world if a rule computes with whole matrices. Throws Error if such a rule would update a parameter without
+  // matrices.
   Optimizer(runtime::Runtime& runtime, std::shared_ptr<const ops::UpdatePolicy> policy, std::uint64_t seed);
 
   // Calls visit(plane, buffer) for each state plane of a parameter: the ops::StatePlane, and the base::Buffer with this
@@ -61,6 +64,8 @@ class Optimizer {
   // Appends the parts of a shard whose logical positions LogicalIndices can describe.
   void append_parts(schedule::ParameterId id, const ops::UpdateShard& whole,
                     std::vector<ops::UpdateShard>& shards) const;
+  // Runs the rules of a bucket. `shards`: each parameter of the bucket with this rank's state part.
+  void run_rules(std::span<const MatrixShard> shards, const ops::Clip* clip);
   // Updates a bucket, and casts the weights that the update did not write.
   void update_bucket(std::span<const schedule::ParameterId> bucket, const ops::Clip* clip);
 
@@ -72,7 +77,8 @@ class Optimizer {
   std::vector<Place> places_;                     // by parameter id
   std::int64_t updates_ = 0;                      // number of updates that the host has confirmed as applied
   ops::UpdateScalars groups_;
-  base::Buffer scalars_;  // of all groups, for the current update
+  std::vector<std::unique_ptr<MatrixUpdate>> matrix_updates_;  // by rule; null for a rule of single elements
+  base::Buffer scalars_;                                       // of all groups, for the current update
   // Members for a GPU, where the number of updates is in device memory and increases with each update that applies.
   int unconfirmed_ = 0;
   std::vector<base::Buffer> uploads_;  // pinned copies of choices_, one for each unconfirmed update

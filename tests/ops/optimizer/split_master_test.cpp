@@ -16,6 +16,7 @@
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/adamw_element.h"
+#include "tessera/ops/optimizer/muon.h"
 #include "tests/ops/on_device.h"
 #include "tests/ops/values.h"
 
@@ -187,6 +188,34 @@ TEST(SplitMaster, UpdatesHaveTheBitsOfWholeMastersOver200StepsWithTies) {
       ASSERT_EQ(std::memcmp(split.short_moments.data(), whole.short_moments.data(), 4 * split.weights.size()), 0);
     }
     if (!has_bf16_moments) EXPECT_GT(ties, 50000);
+  }
+}
+
+// The update makes each master of an even index a tie.
+TEST(SplitMaster, UpdatesOfMuonHaveTheBitsOfWholeMasters) {
+  constexpr std::int64_t kCount = 2050;
+  OwnShard whole(kCount), split(kCount);
+  std::mt19937 random(7);
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    for (std::size_t i = 0; i < whole.masters.size(); ++i) {
+      const bool is_tie = i % 2 == 0;
+      const float even = master_of((random() & 0x807E0000) | 0x3F800000);
+      if (is_tie) whole.masters[i] = even;
+      whole.gradient[i] =
+          is_tie ? std::copysign(0x1p-8F, -even) : static_cast<float>(static_cast<double>(random()) * 0x1p-31 - 1);
+    }
+    split.gradient = whole.gradient;
+    split_masters(whole.masters.data(), kCount, split.parts());
+    const OwnShard before = split;
+    const ops::Clip clip{.applies = step < 4 ? 1 : 0};
+    muon_update(muon_scalars({}, /*lr=*/1, step), whole.shard(false, false), clip);
+    muon_update(muon_scalars({}, /*lr=*/1, step), split.shard(true, false), clip);
+    join_masters(split.parts(), kCount, split.masters.data());
+    ASSERT_EQ(split.masters, whole.masters) << step;
+    for (std::size_t i = 0; i < whole.masters.size(); i += 2)
+      ASSERT_EQ(bits_of(whole.masters[i]) & 0xFFFF, step < 4 ? 0x7FFFU : 0U) << step << " " << i;
+    const std::vector<bfloat16>& weights = step < 4 ? whole.weights : before.weights;
+    ASSERT_EQ(std::memcmp(split.weights.data(), weights.data(), 2 * weights.size()), 0) << step;
   }
 }
 
