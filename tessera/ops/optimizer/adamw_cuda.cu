@@ -2,9 +2,9 @@
 #include <type_traits>
 
 #include "tessera/ops/optimizer/adamw_element.h"
-#include "tessera/ops/optimizer/shard_launch.cuh"
-#include "tessera/ops/optimizer/shard_masters.cuh"
-#include "tessera/ops/optimizer/state_words.cuh"
+#include "tessera/ops/optimizer/shards/shard_launch.cuh"
+#include "tessera/ops/optimizer/shards/shard_masters.cuh"
+#include "tessera/ops/optimizer/shards/state_words.cuh"
 
 namespace tessera::ops::cuda {
 namespace {
