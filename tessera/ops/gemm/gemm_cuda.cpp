@@ -114,7 +114,7 @@ Description description(const ScaledProduct& product) {
   return result;
 }
 
-Preference preference() {
+Preference preference(bool divides_sums) {
   cublasLtMatmulPreference_t handle = nullptr;
   check(cublasLtMatmulPreferenceCreate(&handle), "preference");
   Preference result(handle);
@@ -124,7 +124,8 @@ Preference preference() {
       "scratch");
   // The accepted schemes for adding partial sums. In other schemes, each partial sum is first rounded to the type of
   // the result.
-  const std::uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  const std::uint32_t schemes = divides_sums ? CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                             : CUBLASLT_REDUCTION_SCHEME_NONE;
   check(cublasLtMatmulPreferenceSetAttribute(handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes,
                                              sizeof schemes),
         "reduction schemes");
@@ -142,11 +143,12 @@ struct Task {
   Key key;
   const Description& work;
   const Matrix &first, &second, &result;
+  bool divides_sums = true;  // whether the inner dimension may be divided into parts
 };
 // Returns the first `wanted` algorithms that the library proposes for first * second.
 Algorithms algorithms(cublasLtHandle_t handle, const Task& task, int wanted) {
   TESSERA_CHECK(wanted <= kMaxCandidates, "gemm: candidate {}, expected less than {}", wanted - 1, kMaxCandidates);
-  const Preference limits = preference();
+  const Preference limits = preference(task.divides_sums);
   Algorithms all;
   check(cublasLtMatmulAlgoGetHeuristic(handle, task.work.get(), task.first.get(), task.second.get(), task.result.get(),
                                        task.result.get(), limits.get(), wanted, all.found.data(), &all.count),
@@ -188,16 +190,43 @@ struct Factors {
   const void* beta = &kFloats[1];
 };
 
+Matrix left_of(const Product& product) {
+  return product.left_transposed ? matrix(product.inner, product.rows, product.type)
+                                 : matrix(product.rows, product.inner, product.type);
+}
+Matrix right_of(const Product& product) {
+  return product.right_transposed ? matrix(product.cols, product.inner, product.type)
+                                  : matrix(product.inner, product.cols, product.type);
+}
+
+Key key_of(const Product& product) {
+  return {product.rows,
+          product.cols,
+          product.inner,
+          product.left_transposed,
+          product.right_transposed,
+          static_cast<std::int64_t>(product.type),
+          static_cast<std::int64_t>(product.result_type),
+          product.alpha != nullptr};
+}
+
+// Describes `count` matrices.
+void repeat(const Matrix& matrix, std::int64_t count, std::int64_t stride) {
+  const auto matrices = static_cast<std::int32_t>(count);
+  check(cublasLtMatrixLayoutSetAttribute(matrix.get(), CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &matrices, sizeof matrices),
+        "count of matrices");
+  check(cublasLtMatrixLayoutSetAttribute(matrix.get(), CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride,
+                                         sizeof stride),
+        "stride of matrices");
+}
+
 }  // namespace
 
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate) {
   if (product.rows == 0 || product.cols == 0) return;
   const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
   const Description work = description(product);
-  const Matrix left = product.left_transposed ? matrix(product.inner, product.rows, product.type)
-                                              : matrix(product.rows, product.inner, product.type);
-  const Matrix right = product.right_transposed ? matrix(product.cols, product.inner, product.type)
-                                                : matrix(product.inner, product.cols, product.type);
+  const Matrix left = left_of(product), right = right_of(product);
   const Matrix result = matrix(product.rows, product.cols, product.result_type);
   const bool from_table = candidate < 0;
   if (from_table)
@@ -205,20 +234,39 @@ void multiply(const Product& product, void* scratch, base::CudaStream stream, in
                     ? gemm_candidate(product.rows, product.cols, product.inner, product.left_transposed,
                                      product.right_transposed)
                     : 0;
-  const Key key{product.rows,
-                product.cols,
-                product.inner,
-                product.left_transposed,
-                product.right_transposed,
-                static_cast<std::int64_t>(product.type),
-                static_cast<std::int64_t>(product.result_type),
-                product.alpha != nullptr};
-  const cublasLtMatmulAlgo_t algo = algorithm(handle, {key, work, right, left, result}, candidate, from_table);
+  const cublasLtMatmulAlgo_t algo =
+      algorithm(handle, {key_of(product), work, right, left, result}, candidate, from_table);
   const Factors factors(product);
   check(cublasLtMatmul(handle, work.get(), factors.alpha, product.right, right.get(), product.left, left.get(),
                        factors.beta, product.result, result.get(), product.result, result.get(), &algo, scratch,
                        kProductScratch, stream),
         "multiply");
+}
+
+void multiply_batch(const BatchedProduct& batch, void* scratch, base::CudaStream stream) {
+  const Product& product = batch.product;
+  if (product.rows == 0 || product.cols == 0 || batch.count == 0) return;
+  const cublasLtHandle_t handle = at::cuda::getCurrentCUDABlasLtHandle();
+  const Description work = description(product);
+  const Matrix left = left_of(product), right = right_of(product);
+  const Matrix result = matrix(product.rows, product.cols, product.result_type);
+  Key key = key_of(product);
+  key[8] = 1;  // not an algorithm of `multiply`
+  const cublasLtMatmulAlgo_t algo =
+      algorithm(handle, {key, work, right, left, result, /*divides_sums=*/false}, 0, /*or_first=*/false);
+  repeat(left, batch.count, batch.left_stride);
+  repeat(right, batch.count, batch.right_stride);
+  repeat(result, batch.count, batch.result_stride);
+  const double addend_factor = batch.addend != nullptr ? batch.addend_factor : 0,
+               doubles[] = {batch.factor, addend_factor};
+  const float floats[] = {static_cast<float>(batch.factor), static_cast<float>(addend_factor)};
+  const bool is_double = product.type == quant::DType::fp64;
+  const void* const alpha = is_double ? static_cast<const void*>(&doubles[0]) : &floats[0];
+  const void* const beta = is_double ? static_cast<const void*>(&doubles[1]) : &floats[1];
+  check(cublasLtMatmul(handle, work.get(), alpha, product.right, right.get(), product.left, left.get(), beta,
+                       batch.addend != nullptr ? batch.addend : product.result, result.get(), product.result,
+                       result.get(), &algo, scratch, kProductScratch, stream),
+        "multiply matrices");
 }
 
 void multiply_scaled(const ScaledProduct& product, void* scratch, base::CudaStream stream, int candidate) {

@@ -26,6 +26,18 @@ struct Product {
   const float* alpha = nullptr;
 };
 
+// result = factor * left right + addend_factor * addend for `count` matrices of one shape, in which a product and its
+// addend have the type of the result. Sums over the inner dimension are not divided. One algorithm is chosen for a
+// shape and used for every count, so the bits of a matrix do not depend on the others.
+struct BatchedProduct {
+  Product product;  // without alpha
+  std::int64_t count = 1;
+  std::int64_t left_stride = 0, right_stride = 0, result_stride = 0;  // elements; in bytes, multiples of 256
+  double factor = 1;
+  const void* addend = nullptr;  // as the result; null: no addend
+  double addend_factor = 0;
+};
+
 // One operand of a product in a number format. The product sums over the columns of this matrix of codes.
 struct ScaledSide {
   const void* codes = nullptr;  // row-major, one byte for each code
@@ -63,6 +75,8 @@ namespace cuda {
 // benchmarks pass it. -1 selects the candidate of gemm_table.h. `scratch` is kProductScratch bytes on the device.
 // Enqueues without synchronization. Throws Error if the library has no algorithm for the shape or the candidate.
 void multiply(const Product& product, void* scratch, base::CudaStream stream, int candidate);
+// The rules of `multiply` apply. Uses the first algorithm of the library's heuristic for one matrix.
+void multiply_batch(const BatchedProduct& product, void* scratch, base::CudaStream stream);
 void write_alpha(const AlphaTask& task, base::CudaStream stream);
 // Multiplies operands in number formats. If `candidate` is -1, uses the first algorithm of the library's heuristic.
 // Also throws Error for encodings that the device does not multiply.

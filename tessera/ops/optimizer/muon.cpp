@@ -4,10 +4,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "tessera/base/cuda_only.h"
 #include "tessera/base/error.h"
 
 namespace tessera::ops {
 namespace {
+
+using base::cuda_only;
 
 MuonScalars scalars_of(const std::byte* scalars, int group) {
   MuonScalars of_group;
@@ -34,17 +37,22 @@ class MuonRule final : public MatrixRule {
   }
   void directions(std::span<const DirectionShard> shards, const std::byte* scalars, const Clip* clip,
                   base::CudaStream stream) const override {
-    check_host(stream);
+    if (stream != nullptr)
+      return cuda_only<cuda::muon_directions>(shards, reinterpret_cast<const MuonScalars*>(scalars), clip, stream,
+                                              options_.has_bf16_momentum);
     for (const DirectionShard& shard : shards)
       muon_directions(scalars_of(scalars, shard.group), shard, *clip, options_.has_bf16_momentum);
   }
   void iterate(const MatrixBatch& batch, base::CudaStream stream) const override {
-    check_host(stream);
-    newton_schulz(batch, options_.steps);
+    if (stream != nullptr)
+      newton_schulz_on_device(batch, options_.steps, stream);
+    else
+      newton_schulz(batch, options_.steps);
   }
   void update(std::span<const UpdateShard> shards, const std::byte* scalars, const Clip* clip,
               base::CudaStream stream) const override {
-    check_host(stream);
+    if (stream != nullptr)
+      return cuda_only<cuda::muon_update>(shards, reinterpret_cast<const MuonScalars*>(scalars), clip, stream);
     for (const UpdateShard& shard : shards) muon_update(scalars_of(scalars, shard.group), shard, *clip);
   }
   double factor(std::int64_t rows, std::int64_t cols) const override { return muon_scale(options_.scale, rows, cols); }
@@ -53,11 +61,6 @@ class MuonRule final : public MatrixRule {
   }
 
  private:
-  // Settings refuse Muon on GPUs.
-  static void check_host(base::CudaStream stream) {
-    TESSERA_CHECK(stream == nullptr, "muon: called for device memory, expected host memory");
-  }
-
   Muon options_;
 };
 

@@ -45,4 +45,13 @@ MuonScalars muon_scalars(const Muon& options, double lr, std::int64_t number);
 void muon_directions(const MuonScalars& scalars, const DirectionShard& shard, const Clip& clip, bool has_bf16_momentum);
 void muon_update(const MuonScalars& scalars, const UpdateShard& shard, const Clip& clip);
 
+namespace cuda {
+// The same on a device, with as few launches as the types allow. `scalars` are those of the groups, in device memory.
+// If `clip` is null, the factor is 1.
+void muon_directions(std::span<const DirectionShard> shards, const MuonScalars* scalars, const Clip* clip,
+                     base::CudaStream stream, bool has_bf16_momentum);
+void muon_update(std::span<const UpdateShard> shards, const MuonScalars* scalars, const Clip* clip,
+                 base::CudaStream stream);
+}  // namespace cuda
+
 }  // namespace tessera::ops

@@ -1,39 +1,14 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <type_traits>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/arithmetic.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon_element.h"
 #include "tessera/quant/elementwise.h"
 
 namespace tessera::ops {
 namespace {
-
-template <typename A>
-struct MuonDirection {
-  A momentum, direction;
-};
-
-// The directions of single elements.
-template <typename A>
-struct MuonFactors {
-  A momentum, momentum_rest, gradient_scale;
-  bool nesterov;
-
-  MuonFactors(const MuonScalars& s, double scale)
-      : momentum(static_cast<A>(s.momentum)),
-        momentum_rest(static_cast<A>(s.momentum_rest)),
-        gradient_scale(static_cast<A>(scale)),
-        nesterov(s.nesterov != 0) {}
-
-  MuonDirection<A> operator()(A old, A gradient) const {
-    const A g = gradient * gradient_scale;
-    const A m = std::fma(momentum_rest, g - old, old);
-    return {.momentum = m, .direction = nesterov ? std::fma(momentum, m - g, g) : m};
-  }
-};
 
 constexpr std::int64_t kMuonChunk = 1024;  // elements that are converted together
 

@@ -10,6 +10,7 @@
 #pragma once
 #include <cstdint>
 
+#include "tessera/base/cuda_stream.h"
 #include "tessera/quant/dtype.h"
 
 namespace tessera::ops {
@@ -33,5 +34,8 @@ struct MatrixBatch {
 // Iterates matrices in host memory. The bits of a matrix depend neither on `count` nor on its position in the batch.
 // Throws Error for a negative size, and for a type that is not floating.
 void newton_schulz(const MatrixBatch& batch, int steps);
+// The same for matrices in device memory. Matrices are iterated together in groups, whose scratch memory is limited.
+// Enqueues without synchronization. `stream` is libtorch's current stream.
+void newton_schulz_on_device(const MatrixBatch& batch, int steps, base::CudaStream stream);
 
 }  // namespace tessera::ops
