@@ -9,7 +9,7 @@
 #include "tessera/checkpoint/typed_json.h"
 #include "tessera/hub/run_directory.h"
 #include "tessera/models/registry.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tessera/settings/resolved_run.h"
 #include "tessera/settings/resume.h"
 #include "tessera/settings/run_mesh.h"

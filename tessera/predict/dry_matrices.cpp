@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tessera/ops/optimizer/matrix_rule.h"
+#include "tessera/ops/optimizer/matrices/matrix_rule.h"
 
 namespace tessera::predict {
 

@@ -16,7 +16,7 @@
 #include "tessera/nn/experts/router_loss.h"
 #include "tessera/nn/layers/dropout.h"
 #include "tessera/ops/optimizer/adamw.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tessera/quant/dtype.h"
 #include "tessera/quant/formats/format.h"
 #include "tessera/settings/mesh_settings.h"

@@ -10,7 +10,7 @@
 
 #include "tessera/comm/local/world.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tessera/ops/optimizer/split_master.h"
 #include "tessera/train/trainer_checkpoint.h"
 #include "tessera/train/update/master_values.h"

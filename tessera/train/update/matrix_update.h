@@ -1,4 +1,4 @@
-// Updates parameters by a rule of whole matrices (ops/optimizer/matrix_rule.h), bucket by bucket:
+// Updates parameters by a rule of whole matrices (ops/optimizer/matrices/matrix_rule.h), bucket by bucket:
 //
 //   directions   this rank's state parts: u, in the type of the model
 //   gather       u of each matrix to its matrix rank
@@ -16,7 +16,7 @@
 
 #include "tessera/base/memory/buffer.h"
 #include "tessera/comm/redistribution.h"
-#include "tessera/ops/optimizer/matrix_rule.h"
+#include "tessera/ops/optimizer/matrices/matrix_rule.h"
 #include "tessera/runtime/runtime.h"
 #include "tessera/shard/matrices/matrix_plan.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tessera/quant/elementwise.h"
 
 namespace {

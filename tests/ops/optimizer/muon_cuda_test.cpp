@@ -11,7 +11,7 @@
 
 #include "tessera/base/cuda_only.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tessera/ops/optimizer/split_master.h"
 #include "tests/ops/on_device.h"
 #include "tests/ops/values.h"

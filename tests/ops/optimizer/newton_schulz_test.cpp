@@ -1,6 +1,6 @@
 // Tests the iterations of Muon, and its stages for single elements. tests/tools/test_muon.py compares them with numpy
 // and torch.
-#include "tessera/ops/optimizer/newton_schulz.h"
+#include "tessera/ops/optimizer/matrices/newton_schulz.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/zeros.h>
@@ -13,7 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/aten_types.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tests/ops/values.h"
 
 namespace tessera::ops::test {

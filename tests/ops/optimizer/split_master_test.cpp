@@ -16,7 +16,7 @@
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/ops/optimizer/adamw_element.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tests/ops/on_device.h"
 #include "tests/ops/values.h"
 

@@ -17,7 +17,7 @@
 #include "tessera/models/decoder/decoder_layouts.h"
 #include "tessera/models/decoder/decoder_parameters.h"
 #include "tessera/nn/mesh_degrees.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 #include "tessera/quant/elementwise.h"
 #include "tessera/train/update/master_values.h"
 #include "tests/runtime/elements.h"

@@ -1,5 +1,5 @@
 // Runs whose matrices are updated by Muon. The bits do not depend on the ranks that store and compute the matrices.
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

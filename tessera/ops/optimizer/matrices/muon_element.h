@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "tessera/base/host_device.h"
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 
 namespace tessera::ops {
 

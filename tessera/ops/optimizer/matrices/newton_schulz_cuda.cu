@@ -1,5 +1,5 @@
+#include "tessera/ops/optimizer/matrices/newton_schulz.h"
 #include "tessera/ops/optimizer/matrices/newton_schulz_kernels.h"
-#include "tessera/ops/optimizer/newton_schulz.h"
 #include "tessera/ops/packs.cuh"
 
 namespace tessera::ops::cuda {

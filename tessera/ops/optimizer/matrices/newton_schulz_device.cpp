@@ -5,8 +5,8 @@
 #include "tessera/base/ceil_div.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/gemm/gemm_device.h"
+#include "tessera/ops/optimizer/matrices/newton_schulz.h"
 #include "tessera/ops/optimizer/matrices/newton_schulz_kernels.h"
-#include "tessera/ops/optimizer/newton_schulz.h"
 #include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/ops/tensor.h"
 

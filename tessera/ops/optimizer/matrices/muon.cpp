@@ -1,4 +1,4 @@
-#include "tessera/ops/optimizer/muon.h"
+#include "tessera/ops/optimizer/matrices/muon.h"
 
 #include <algorithm>
 #include <cmath>

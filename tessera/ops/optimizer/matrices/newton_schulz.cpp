@@ -1,4 +1,4 @@
-#include "tessera/ops/optimizer/newton_schulz.h"
+#include "tessera/ops/optimizer/matrices/newton_schulz.h"
 
 #include <ATen/ops/mm.h>
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <span>
 
-#include "tessera/ops/optimizer/matrix_rule.h"
+#include "tessera/ops/optimizer/matrices/matrix_rule.h"
 
 namespace tessera::ops {
 

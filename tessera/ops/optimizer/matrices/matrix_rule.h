@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tessera/ops/optimizer/newton_schulz.h"
+#include "tessera/ops/optimizer/matrices/newton_schulz.h"
 #include "tessera/ops/optimizer/update_rule.h"
 
 namespace tessera::ops {
