@@ -4,11 +4,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <ostream>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/norm/rms_norm.h"
@@ -23,6 +23,9 @@ constexpr double kQEps = 1e-6, kKEps = 1e-2;
 struct HeadCase {
   std::int64_t tokens = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
 };
+std::ostream& operator<<(std::ostream& out, const HeadCase& it) {
+  return out << it.tokens << " tokens, " << it.q_heads << " and " << it.kv_heads << " heads of " << it.head_dim;
+}
 // 1024 elements are too many for the kernels in bf16. Halves of 3 and 37 elements are no whole packs.
 const std::vector<HeadCase> kHeadCases{{9, 5, 2, 128}, {7, 4, 1, 6},   {5, 3, 3, 74},  {4, 0, 3, 16},
                                        {6, 5, 0, 64},  {3, 2, 1, 256}, {3, 2, 1, 512}, {2, 3, 1, 1024},
@@ -122,8 +125,7 @@ Values at_head(const at::Tensor& tensor, std::int64_t token, std::int64_t head) 
 
 TEST_P(HeadNormRopeTest, ForwardMatchesItsFormula) {
   for (const HeadCase& sizes : kHeadCases) {
-    SCOPED_TRACE(
-        fmt::format("{} tokens, {} and {} heads of {}", sizes.tokens, sizes.q_heads, sizes.kv_heads, sizes.head_dim));
+    SCOPED_TRACE(sizes);
     const HeadNormRope call = call_of(sizes, type());
     const NormedHeads result = head_norm_rope_forward(call);
     EXPECT_TRUE(same_bits(result.rotated.v.contiguous(), values_of(call.qkv, call.heads).contiguous()));
@@ -146,8 +148,7 @@ TEST_P(HeadNormRopeTest, ForwardMatchesItsFormula) {
 
 TEST_P(HeadNormRopeTest, BackwardMatchesItsFormula) {
   for (const HeadCase& sizes : kHeadCases) {
-    SCOPED_TRACE(
-        fmt::format("{} tokens, {} and {} heads of {}", sizes.tokens, sizes.q_heads, sizes.kv_heads, sizes.head_dim));
+    SCOPED_TRACE(sizes);
     const HeadNormRope call = call_of(sizes, type());
     const NormedHeads forward = head_norm_rope_forward(call);
     const Qkv gradient = gradient_of(sizes, type());

@@ -32,11 +32,8 @@ class AdamWRule final : public UpdateRule {
     if (stream)
       return base::cuda_only<cuda::adamw>(shards, reinterpret_cast<const StepScalars*>(scalars), clip, stream,
                                           options_.has_bf16_moments);
-    for (const UpdateShard& shard : shards) {
-      StepScalars of_group;
-      std::memcpy(&of_group, scalars + static_cast<std::size_t>(shard.group) * sizeof of_group, sizeof of_group);
-      adamw(of_group, shard, *clip, options_.has_bf16_moments);
-    }
+    for (const UpdateShard& shard : shards)
+      adamw(scalars_of<StepScalars>(scalars, shard.group), shard, *clip, options_.has_bf16_moments);
   }
 
  private:

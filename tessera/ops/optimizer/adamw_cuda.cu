@@ -150,10 +150,12 @@ int pack_of(const Types& types) {
 }
 
 bool all_aligned(const UpdateShard& b, const Types& types, const void* weight) {
-  const auto pack = static_cast<std::size_t>(pack_of(types)), moments = pack * quant::size_of(types.moments);
-  return is_aligned(b.master, pack * master_size(b)) && is_aligned(b.planes[0], moments) &&
-         is_aligned(b.planes[1], moments) && is_aligned(b.gradient, pack * quant::size_of(types.gradient)) &&
-         is_aligned(weight, pack * quant::size_of(types.weight));
+  const std::size_t moments = quant::size_of(types.moments);
+  return packs_aligned(static_cast<std::size_t>(pack_of(types)), {{b.master, master_size(b)},
+                                                                  {b.planes[0], moments},
+                                                                  {b.planes[1], moments},
+                                                                  {b.gradient, quant::size_of(types.gradient)},
+                                                                  {weight, quant::size_of(types.weight)}});
 }
 
 void append(Launch& launch, const UpdateShard& b, const Types& types) {

@@ -1,11 +1,21 @@
 #include "tessera/ops/optimizer/update_rule.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "tessera/base/error.h"
 #include "tessera/quant/formats/quantize.h"
 
 namespace tessera::ops {
+namespace {
+
+template <typename T>
+T* behind(T* data, std::int64_t elements, std::size_t size) {
+  using Byte = std::conditional_t<std::is_const_v<T>, const std::byte, std::byte>;
+  return data == nullptr ? nullptr : static_cast<Byte*>(data) + static_cast<std::size_t>(elements) * size;
+}
+
+}  // namespace
 
 SplitMasters split_parts(const UpdateShard& shard, std::int64_t start) {
   return {.weights = static_cast<quant::bfloat16*>(shard.weight) + start,
@@ -14,6 +24,23 @@ SplitMasters split_parts(const UpdateShard& shard, std::int64_t start) {
 
 std::size_t master_size(const UpdateShard& shard) {
   return shard.is_split ? sizeof(std::uint16_t) : quant::size_of(shard.master_type);
+}
+
+UpdateShard part_of(const UpdateShard& whole, std::int64_t offset, std::int64_t count,
+                    std::span<const StatePlane> planes) {
+  UpdateShard part = whole;
+  part.count = count;
+  part.master = behind(whole.master, offset, master_size(whole));
+  part.weight = behind(whole.weight, offset, quant::size_of(whole.weight_type));
+  part.gradient = behind(whole.gradient, offset, quant::size_of(whole.gradient_type));
+  for (std::size_t i = 0; i < planes.size(); ++i)
+    part.planes[i] = behind(whole.planes[i], offset, quant::size_of(planes[i].type));
+  if (whole.amax != nullptr && whole.amax_elements > 0) {
+    const std::int64_t first = whole.amax_offset + offset;
+    part.amax = whole.amax + first / whole.amax_elements;
+    part.amax_offset = first % whole.amax_elements;
+  }
+  return part;
 }
 
 void check_shard(const UpdateShard& shard, std::size_t planes) {

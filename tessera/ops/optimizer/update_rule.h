@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -65,6 +66,10 @@ inline bool are_representable(const UpdateShard& shard) {
 SplitMasters split_parts(const UpdateShard& shard, std::int64_t start = 0);
 // Returns the bytes of an element of `master`.
 std::size_t master_size(const UpdateShard& shard);
+// Returns the part with `count` elements from element `offset` on. `planes` are those of the rule. `indices` are those
+// of the whole shard.
+UpdateShard part_of(const UpdateShard& whole, std::int64_t offset, std::int64_t count,
+                    std::span<const StatePlane> planes);
 // Throws Error if the master, the gradient or one of the first `planes` planes is null, or if the members do not fit
 // each other.
 void check_shard(const UpdateShard& shard, std::size_t planes);
@@ -105,6 +110,14 @@ class UpdateRule {
   // Returns the rule as a rule of whole matrices (matrix_rule.h); null for a rule of single elements.
   virtual const MatrixRule* matrix_rule() const { return nullptr; }
 };
+
+// Returns the scalars of a group from those that a rule wrote (UpdateRule::scalars), one after another.
+template <typename Scalars>
+Scalars scalars_of(const std::byte* scalars, int group) {
+  Scalars of_group;
+  std::memcpy(&of_group, scalars + static_cast<std::size_t>(group) * sizeof of_group, sizeof of_group);
+  return of_group;
+}
 
 // Returns the bytes of all state planes of this number of elements.
 std::int64_t state_bytes(const UpdateRule& rule, std::int64_t elements, quant::DType master);

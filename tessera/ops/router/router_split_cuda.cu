@@ -90,40 +90,39 @@ struct SplitProduct {
   std::int64_t rows = 0, cols = 0, inner = 0;
 };
 
-template <typename Product, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads) multiply_split(const SplitProduct a, float* __restrict__ result) {
-  split_product<Product, Tile>(
-      a.left, a.right, a.rows, a.cols, 0, a.inner,
-      [&](std::int64_t row, std::int64_t col, float value) { result[row * a.cols + col] = value; });
-}
-template <typename Product, typename Tile>
+struct WriteParts {
+  float* to;
+  __device__ __forceinline__ void operator()(std::int64_t index, float value) const { to[index] = value; }
+};
+struct AddToRows {
+  const quant::bfloat16* addend;
+  quant::bfloat16* to;
+  __device__ __forceinline__ void operator()(std::int64_t index, float value) const {
+    to[index] = round_to<quant::bfloat16>(load(addend[index]) + value);
+  }
+};
+
+// Computes one product for each chunk of the inner dimension; blockIdx.z is the chunk. Calls write(index, value) with
+// the index of the element in [chunks, rows, cols].
+template <typename Product, typename Tile, typename Write>
 __global__ void __launch_bounds__(Tile::kThreads)
-    add_split(const SplitProduct a, const quant::bfloat16* __restrict__ addend, quant::bfloat16* __restrict__ result) {
-  split_product<Product, Tile>(a.left, a.right, a.rows, a.cols, 0, a.inner,
-                               [&](std::int64_t row, std::int64_t col, float value) {
-                                 const std::int64_t at = row * a.cols + col;
-                                 result[at] = round_to<quant::bfloat16>(load(addend[at]) + value);
-                               });
-}
-// blockIdx.z is the chunk of the inner dimension.
-template <typename Product, typename Tile>
-__global__ void __launch_bounds__(Tile::kThreads)
-    multiply_chunk(const SplitProduct a, std::int64_t chunk, float* __restrict__ parts) {
-  const std::int64_t begin = blockIdx.z * chunk;
-  float* const part = parts + blockIdx.z * a.rows * a.cols;
+    multiply_chunks(const SplitProduct a, std::int64_t chunk, const Write write) {
+  const std::int64_t begin = blockIdx.z * chunk, first = blockIdx.z * a.rows * a.cols;
   split_product<Product, Tile>(
       a.left, a.right, a.rows, a.cols, begin, min(begin + chunk, a.inner),
-      [&](std::int64_t row, std::int64_t col, float value) { part[row * a.cols + col] = value; });
+      [&](std::int64_t row, std::int64_t col, float value) { write(first + row * a.cols + col, value); });
 }
 
-template <typename Product, typename Tile, typename... Parameters, typename... Arguments>
-void launch(void (*kernel)(Parameters...), const SplitProduct& a, std::int64_t chunks, base::CudaStream stream,
-            Arguments... arguments) {
+template <typename Product, typename Tile, typename Write>
+void launch(const SplitProduct& a, std::int64_t chunk, const Write& write, base::CudaStream stream) {
   constexpr int kBytes = Tile::template kBytes<Product>;
-  base::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
-                   "shared memory of a router product");
-  const dim3 grid(blocks_for(a.rows, Tile::kRows), blocks_for(a.cols, Tile::kCols), static_cast<unsigned>(chunks));
-  kernel<<<grid, Tile::kThreads, kBytes, stream>>>(a, arguments...);
+  base::check_cuda(
+      cudaFuncSetAttribute(multiply_chunks<Product, Tile, Write>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes),
+      "shared memory of a router product");
+  // Without elements of the inner dimension there is one chunk, whose sums are 0.
+  const unsigned chunks = a.inner == 0 ? 1 : blocks_for(a.inner, chunk);
+  const dim3 grid(blocks_for(a.rows, Tile::kRows), blocks_for(a.cols, Tile::kCols), chunks);
+  multiply_chunks<Product, Tile><<<grid, Tile::kThreads, kBytes, stream>>>(a, chunk, write);
 }
 
 constexpr std::int64_t kFewExperts = 16;  // smaller tiles are faster up to this number
@@ -150,12 +149,11 @@ void split_logits(const RouterProductArguments& a, base::CudaStream stream) {
                              .rows = a.tokens,
                              .cols = a.experts,
                              .inner = a.hidden};
-  auto* const result = static_cast<float*>(a.result);
-  using P = Bfloat16ByFloat;
+  const WriteParts write{static_cast<float*>(a.result)};
   if (a.experts <= kFewExperts)
-    launch<P, FewLogitsTile>(multiply_split<P, FewLogitsTile>, product, 1, stream, result);
+    launch<Bfloat16ByFloat, FewLogitsTile>(product, a.hidden, write, stream);
   else
-    launch<P, LogitsTile>(multiply_split<P, LogitsTile>, product, 1, stream, result);
+    launch<Bfloat16ByFloat, LogitsTile>(product, a.hidden, write, stream);
 }
 
 void split_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
@@ -165,9 +163,8 @@ void split_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
                              .rows = a.tokens,
                              .cols = a.hidden,
                              .inner = a.experts};
-  launch<FloatByFloat, DgradTile>(add_split<FloatByFloat, DgradTile>, product, 1, stream,
-                                  static_cast<const quant::bfloat16*>(a.addend),
-                                  static_cast<quant::bfloat16*>(a.result));
+  const AddToRows add{static_cast<const quant::bfloat16*>(a.addend), static_cast<quant::bfloat16*>(a.result)};
+  launch<FloatByFloat, DgradTile>(product, a.experts, add, stream);
 }
 
 void split_wgrad(const RouterProductArguments& a, std::int64_t chunk, base::CudaStream stream) {
@@ -177,13 +174,11 @@ void split_wgrad(const RouterProductArguments& a, std::int64_t chunk, base::Cuda
                              .rows = a.experts,
                              .cols = a.hidden,
                              .inner = a.tokens};
-  auto* const parts = static_cast<float*>(a.parts);
-  const std::int64_t chunks = ceil_div(a.tokens, chunk);
-  using P = FloatByBfloat16;
+  const WriteParts write{static_cast<float*>(a.parts)};
   if (a.experts <= kFewExperts)
-    launch<P, FewWgradTile>(multiply_chunk<P, FewWgradTile>, product, chunks, stream, chunk, parts);
+    launch<FloatByBfloat16, FewWgradTile>(product, chunk, write, stream);
   else
-    launch<P, WgradTile>(multiply_chunk<P, WgradTile>, product, chunks, stream, chunk, parts);
+    launch<FloatByBfloat16, WgradTile>(product, chunk, write, stream);
 }
 
 }  // namespace tessera::ops::cuda

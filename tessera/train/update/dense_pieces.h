@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "tessera/layout/layout.h"
+#include "tessera/ops/optimizer/state_rounding.h"
 
 namespace tessera::train {
 
@@ -21,6 +22,13 @@ inline std::vector<layout::Piece> dense_pieces(const layout::LocalLayout& local)
                         .stride = piece.box.cols});
   }
   return pieces;
+}
+
+// Returns the positions of a dense piece's elements in the flattened logical matrix.
+inline ops::LogicalIndices logical_indices(const layout::Piece& piece, std::int64_t logical_cols) {
+  ops::LogicalIndices indices{.first = piece.box.row * logical_cols + piece.box.col};
+  if (piece.box.cols != logical_cols) indices.row = piece.box.cols, indices.stride = logical_cols;
+  return indices;
 }
 
 }  // namespace tessera::train

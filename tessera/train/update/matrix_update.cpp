@@ -9,34 +9,12 @@
 namespace tessera::train {
 namespace {
 
-std::byte* behind(void* data, std::int64_t bytes) {
-  return data == nullptr ? nullptr : static_cast<std::byte*>(data) + bytes;
-}
-
 std::byte* at(void* data, std::int64_t offset, quant::DType type) {
-  return behind(data, shard::bytes_of(offset, type));
+  return static_cast<std::byte*>(data) + shard::bytes_of(offset, type);
 }
 
 const MatrixShard& shard_in(std::span<const MatrixShard> bucket, schedule::ParameterId id) {
   return *std::ranges::find(bucket, id, &MatrixShard::id);
-}
-
-// Returns the part of a shard with `count` elements from `offset` on, whose gradient is `x`.
-ops::UpdateShard part_of(const ops::UpdateShard& whole, std::int64_t offset, std::int64_t count, const std::byte* x,
-                         quant::DType type) {
-  ops::UpdateShard part = whole;
-  part.count = count;
-  part.planes = {};
-  part.master = behind(whole.master, offset * static_cast<std::int64_t>(master_size(whole)));
-  part.weight = at(whole.weight, offset, whole.weight_type);
-  part.gradient = x;
-  part.gradient_type = type;
-  if (whole.amax != nullptr && whole.amax_elements > 0) {
-    const std::int64_t first = whole.amax_offset + offset;
-    part.amax = whole.amax + first / whole.amax_elements;
-    part.amax_offset = first % whole.amax_elements;
-  }
-  return part;
 }
 
 void grow(base::Buffer& buffer, std::int64_t bytes, base::Device device) {
@@ -85,18 +63,16 @@ std::vector<ops::DirectionShard> MatrixUpdate::directions_of(const shard::Joined
     const std::int64_t logical_cols = layout::matrix_shape(parameter.spec.dims).cols;
     const quant::DType plane = rule_.planes(whole.master_type).front().type;
     for (const layout::Piece& piece : dense_pieces(parameter.local_state)) {
-      ops::DirectionShard part{.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type),
-                               .gradient_type = whole.gradient_type,
-                               .master_type = whole.master_type,
-                               .plane = at(whole.planes[0], piece.offset, plane),
-                               .direction = state_at(joined, joined.state_offsets[i] + piece.offset),
-                               .direction_type = joined.type,
-                               .count = piece.box.elements(),
-                               .group = whole.group,
-                               .indices = {.first = piece.box.row * logical_cols + piece.box.col},
-                               .rounding_key = whole.rounding_key};
-      if (piece.box.cols != logical_cols) part.indices.row = piece.box.cols, part.indices.stride = logical_cols;
-      directions.push_back(part);
+      directions.push_back({.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type),
+                            .gradient_type = whole.gradient_type,
+                            .master_type = whole.master_type,
+                            .plane = at(whole.planes[0], piece.offset, plane),
+                            .direction = state_at(joined, joined.state_offsets[i] + piece.offset),
+                            .direction_type = joined.type,
+                            .count = piece.box.elements(),
+                            .group = whole.group,
+                            .indices = logical_indices(piece, logical_cols),
+                            .rounding_key = whole.rounding_key});
     }
   }
   return directions;
@@ -116,9 +92,12 @@ std::vector<ops::UpdateShard> MatrixUpdate::updates_of(const shard::JoinedMatric
       for (std::int64_t row = piece.box.row; row < end; ++matrix) {
         const std::int64_t rows = std::min(end, matrix->box.row + matrix->box.rows) - row;
         const std::int64_t offset = piece.offset + (row - piece.box.row) * piece.box.cols;
-        updates.push_back(part_of(whole, offset, rows * piece.box.cols,
-                                  state_at(joined, joined.state_offsets[i] + offset), joined.type));
-        updates.back().factor = rule_.factor(matrix->box.rows, matrix->box.cols);
+        ops::UpdateShard part = part_of(whole, offset, rows * piece.box.cols, {});
+        part.planes = {};
+        part.gradient = state_at(joined, joined.state_offsets[i] + offset);
+        part.gradient_type = joined.type;
+        part.factor = rule_.factor(matrix->box.rows, matrix->box.cols);
+        updates.push_back(part);
         row += rows;
       }
     }

@@ -89,26 +89,9 @@ void Optimizer::append_parts(schedule::ParameterId id, const ops::UpdateShard& w
       planes, [&](const ops::StatePlane& plane) { return plane.type != parameter.types.accumulator; });
   if (!is_rounded) return shards.push_back(whole);
   const std::int64_t logical_cols = layout::matrix_shape(parameter.spec.dims).cols;
-  const auto behind = [](void* data, std::int64_t bytes) -> void* {
-    return data == nullptr ? nullptr : static_cast<std::byte*>(data) + bytes;
-  };
-  const auto at = [&](void* data, std::int64_t offset, quant::DType type) {
-    return behind(data, shard::bytes_of(offset, type));
-  };
   for (const layout::Piece& piece : dense_pieces(parameter.local_state)) {
-    ops::UpdateShard part = whole;
-    part.count = piece.box.elements();
-    part.master = behind(whole.master, piece.offset * static_cast<std::int64_t>(master_size(whole)));
-    part.weight = at(whole.weight, piece.offset, whole.weight_type);
-    part.gradient = at(const_cast<void*>(whole.gradient), piece.offset, whole.gradient_type);
-    for (std::size_t i = 0; i < planes.size(); ++i) part.planes[i] = at(whole.planes[i], piece.offset, planes[i].type);
-    if (whole.amax != nullptr && whole.amax_elements > 0) {
-      const std::int64_t first = whole.amax_offset + piece.offset;
-      part.amax = whole.amax + first / whole.amax_elements;
-      part.amax_offset = first % whole.amax_elements;
-    }
-    part.indices = {.first = piece.box.row * logical_cols + piece.box.col};
-    if (piece.box.cols != logical_cols) part.indices.row = piece.box.cols, part.indices.stride = logical_cols;
+    ops::UpdateShard part = part_of(whole, piece.offset, piece.box.elements(), planes);
+    part.indices = logical_indices(piece, logical_cols);
     shards.push_back(part);
   }
 }

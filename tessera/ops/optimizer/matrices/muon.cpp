@@ -12,12 +12,6 @@ namespace {
 
 using base::cuda_only;
 
-MuonScalars scalars_of(const std::byte* scalars, int group) {
-  MuonScalars of_group;
-  std::memcpy(&of_group, scalars + static_cast<std::size_t>(group) * sizeof of_group, sizeof of_group);
-  return of_group;
-}
-
 class MuonRule final : public MatrixRule {
  public:
   explicit MuonRule(const Muon& options) : options_(options) {}
@@ -41,7 +35,7 @@ class MuonRule final : public MatrixRule {
       return cuda_only<cuda::muon_directions>(shards, reinterpret_cast<const MuonScalars*>(scalars), clip, stream,
                                               options_.has_bf16_momentum);
     for (const DirectionShard& shard : shards)
-      muon_directions(scalars_of(scalars, shard.group), shard, *clip, options_.has_bf16_momentum);
+      muon_directions(scalars_of<MuonScalars>(scalars, shard.group), shard, *clip, options_.has_bf16_momentum);
   }
   void iterate(const MatrixBatch& batch, base::CudaStream stream) const override {
     if (stream != nullptr)
@@ -53,7 +47,7 @@ class MuonRule final : public MatrixRule {
               base::CudaStream stream) const override {
     if (stream != nullptr)
       return cuda_only<cuda::muon_update>(shards, reinterpret_cast<const MuonScalars*>(scalars), clip, stream);
-    for (const UpdateShard& shard : shards) muon_update(scalars_of(scalars, shard.group), shard, *clip);
+    for (const UpdateShard& shard : shards) muon_update(scalars_of<MuonScalars>(scalars, shard.group), shard, *clip);
   }
   double factor(std::int64_t rows, std::int64_t cols) const override { return muon_scale(options_.scale, rows, cols); }
   double flops(std::int64_t rows, std::int64_t cols) const override {

@@ -182,9 +182,9 @@ void muon_directions(std::span<const DirectionShard> shards, const MuonScalars* 
                    .indices = shard.indices,
                    .key = shard.rounding_key,
                    .group = shard.group,
-                   .aligned = is_aligned(shard.gradient, pack * quant::size_of(types.gradient)) &&
-                              is_aligned(shard.plane, pack * quant::size_of(types.plane)) &&
-                              is_aligned(shard.direction, pack * quant::size_of(types.direction))},
+                   .aligned = packs_aligned(pack, {{shard.gradient, quant::size_of(types.gradient)},
+                                                   {shard.plane, quant::size_of(types.plane)},
+                                                   {shard.direction, quant::size_of(types.direction)}})},
                   blocks_of(shard.count, types.master));
   };
   const auto run = [&](const Launch& launch, const DirectionTypes& types) {
@@ -229,9 +229,9 @@ void muon_update(std::span<const UpdateShard> shards, const MuonScalars* scalars
                    .count = shard.count,
                    .factor = shard.factor,
                    .group = shard.group,
-                   .aligned = is_aligned(shard.master, pack * master_size(shard)) &&
-                              is_aligned(shard.gradient, pack * quant::size_of(types.x)) &&
-                              is_aligned(weight, pack * quant::size_of(types.weight))},
+                   .aligned = packs_aligned(pack, {{shard.master, master_size(shard)},
+                                                   {shard.gradient, quant::size_of(types.x)},
+                                                   {weight, quant::size_of(types.weight)}})},
                   blocks_of(shard.count, types.master));
   };
   const auto run = [&](const Launch& launch, const MasterTypes& types) {

@@ -1,7 +1,9 @@
 // Launches that process shards of several parameters: each shard has blocks of its own.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -11,6 +13,17 @@ namespace tessera::ops::cuda {
 
 // Largest number of shards of a launch. Their arguments are kernel parameters, of which CUDA allows 32,764 bytes.
 inline constexpr int kLaunchShards = 48;
+
+// An array and the size of its elements in bytes.
+struct TypedArray {
+  const void* data = nullptr;
+  std::size_t size = 0;
+};
+// Returns whether packs of this number of elements are aligned in all arrays. Null pointers are ignored.
+inline bool packs_aligned(std::size_t pack, std::initializer_list<TypedArray> arrays) {
+  return std::all_of(arrays.begin(), arrays.end(),
+                     [pack](const TypedArray& array) { return is_aligned(array.data, pack * array.size); });
+}
 
 template <typename Shard>
 struct ShardLaunch {
