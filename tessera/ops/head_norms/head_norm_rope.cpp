@@ -34,7 +34,7 @@ NormedOperands normed_operands(const HeadNormRope& call, std::string_view what) 
           .k_weight = dense_like(call.k.weight, {heads.head_dim}, type, "head norms k weight")};
 }
 
-// HeadColumns of stacked rows, or of their gradient.
+// Numbers of columns of stacked rows, or of their gradient: of q, and of k and v each.
 struct HeadColumns {
   std::int64_t q = 0, kv = 0, head_dim = 0;
 };

@@ -160,7 +160,7 @@ struct Backward {
   Accumulator<T>* parts;  // [blocks of q + blocks of k, head_dim]
 };
 
-// The gradient of one element of a head that has not been normalized.
+// Returns the gradient of a head before its norm, for the elements of a pack.
 template <typename T, int N>
 __device__ __forceinline__ Pack<T, N> normed_gradient(const Pack<T, N>& dy, const Pack<T, N>& x,
                                                       const Pack<T, N>& weight, Accumulator<T> rstd,

@@ -14,11 +14,11 @@ struct IteratedMatrices {
   std::int64_t count = 0, rows = 0, cols = 0, stride = 0, x_stride = 0;
 };
 
-// norms[i] = max(||matrix i||, 1e-7), in fp64. row_sums: [count, rows], the sums of the squares of each row. The rows
+// norms[i] = ||matrix i||, in fp64. row_sums: [count, rows], the sums of the squares of each row. The rows
 // are added in their order.
 void matrix_norms(const IteratedMatrices& matrices, const double* row_sums, double* norms, base::CudaStream stream);
-// Writes X = u / norm, transposed if the matrix has more rows than columns. The division and the norm have the
-// accumulator type.
+// Writes X = u / max(norm, 1e-7), transposed if the matrix has more rows than columns. The division and the norm have
+// the accumulator type.
 void begin_iterations(const IteratedMatrices& matrices, const void* u, const double* norms, void* x,
                       base::CudaStream stream);
 // Writes the matrices from X.
