@@ -33,6 +33,7 @@ FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
 NVFP4 = ("--gemm-format", "nvfp4", "--wire-format", "nvfp4")
 MXFP8 = ("--gemm-format", "mxfp8", "--wire-format", "mxfp8")
 CURRENT = ("--fp8-scaling", "current")
+MUON = ("--optimizer", "muon", "--lr", 3e-3)
 CODES = ("--tp-wire-format", "fp8")
 DROPOUT = ("--hidden-dropout", 0.2, "--embedding-dropout", 0.1)
 OVERLAP = ("--tp-overlap", "on")
@@ -402,6 +403,17 @@ class GpuFlags(unittest.TestCase):
         gpu_ranks.train(1, "--deterministic", "on", "--resume", self.folder / part.name() / "checkpoints" / f"step-{STEPS // 2:08}",
                         "--masters", "fp32", "--steps", STEPS, "--out", out, *GRAPH)
         self.assertEqual(self.done[whole]["tensors"], bits(out)["tensors"])
+
+    def test_muon(self):
+        """Muon has the same bits with a graph and without, over gtp, with sums over replicas, and with split masters. Sizes that
+        do not divide have losses close to those of CPUs."""
+        one = Run((1, 1, 1), MUON, micro_batch=2)
+        self.check_same([one, one.plus(*GRAPH), one.plus("--masters", "fp32"), one.plus(*POISON, mesh=(1, 2, 1)),
+                         one.plus(*GRAPH, mesh=(1, 2, 1))])
+        self.check_same([Run((1, 1, 2), (*MUON, "--zero", state, *GRAPH), micro_batch=2) for state in ("off", "on")])
+        small = one.plus("--moments", "bf16", "--muon-scale", "original", "--muon-nesterov", "off", "--muon-steps", 3)
+        self.check_same([small, small.plus("--masters", "fp32", *GRAPH), small.plus("--debug-suppress", "2", mesh=(1, 2, 1))],)
+        self.check_like_cpus(one, small, dataclasses.replace(one, model="odd"))
 
     def test_dropout(self):
         """Graphs, gtp degrees, policies, repeated and resumed steps have the same masks, which are the masks of CPUs."""

@@ -90,27 +90,47 @@ struct SplitProduct {
   std::int64_t rows = 0, cols = 0, inner = 0;
 };
 
+// Writes sums to a dense fp32 matrix. kWhole: its rows consist of whole, aligned packs.
+template <bool kWhole>
 struct WriteParts {
+  struct Addend {};
   float* to;
-  __device__ __forceinline__ void operator()(std::int64_t index, float value) const { to[index] = value; }
+  __device__ __forceinline__ void start(std::int64_t offset) { to += offset; }
+  __device__ __forceinline__ Addend addend(std::int64_t, std::int64_t, std::int64_t) const { return {}; }
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t col, std::int64_t cols, const float* sums,
+                                             Addend) const {
+#pragma unroll
+    for (int i = 0; i < kChunk; i += kPack<float>)
+      store_pack<kWhole>(to + row * cols, col + i, cols, load_pack<true, kPack<float>>(sums, i, kChunk));
+  }
 };
+// Adds sums to a dense bf16 matrix, with one rounding.
+template <bool kWhole>
 struct AddToRows {
-  const quant::bfloat16* addend;
+  using Addend = Pack<quant::bfloat16, kChunk>;
+  const quant::bfloat16* from;
   quant::bfloat16* to;
-  __device__ __forceinline__ void operator()(std::int64_t index, float value) const {
-    to[index] = round_to<quant::bfloat16>(load(addend[index]) + value);
+  __device__ __forceinline__ void start(std::int64_t) {}
+  __device__ __forceinline__ Addend addend(std::int64_t row, std::int64_t col, std::int64_t cols) const {
+    return load_pack<kWhole, kChunk>(from + row * cols, col, cols);
+  }
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t col, std::int64_t cols, const float* sums,
+                                             const Addend& addend) const {
+    float values[kChunk];
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) values[i] = addend[i] + sums[i];
+    store_pack<kWhole>(to + row * cols, col, cols, rounded<quant::bfloat16>(values));
   }
 };
 
-// Computes one product for each chunk of the inner dimension; blockIdx.z is the chunk. Calls write(index, value) with
-// the index of the element in [chunks, rows, cols].
+// Computes one product for each chunk of the inner dimension; blockIdx.z is the chunk. `write` writes the matrices of
+// the chunks one after the other.
 template <typename Product, typename Tile, typename Write>
 __global__ void __launch_bounds__(Tile::kThreads)
-    multiply_chunks(const SplitProduct a, std::int64_t chunk, const Write write) {
-  const std::int64_t begin = blockIdx.z * chunk, first = blockIdx.z * a.rows * a.cols;
-  split_product<Product, Tile>(
-      a.left, a.right, a.rows, a.cols, begin, min(begin + chunk, a.inner),
-      [&](std::int64_t row, std::int64_t col, float value) { write(first + row * a.cols + col, value); });
+    multiply_chunks(const SplitProduct a, std::int64_t chunk, Write write) {
+  const std::int64_t begin = blockIdx.z * chunk;
+  write.start(blockIdx.z * a.rows * a.cols);
+  split_product<Product, Tile>(a.left, a.right, a.rows, a.cols, begin, min(begin + chunk, a.inner), write);
 }
 
 template <typename Product, typename Tile, typename Write>
@@ -125,14 +145,21 @@ void launch(const SplitProduct& a, std::int64_t chunk, const Write& write, base:
   multiply_chunks<Product, Tile><<<grid, Tile::kThreads, kBytes, stream>>>(a, chunk, write);
 }
 
+template <typename Product, typename Tile>
+void launch_parts(const SplitProduct& a, std::int64_t chunk, void* to, base::CudaStream stream) {
+  dispatch_bool(rows_whole<float>(a.cols, to), [&](auto is_whole) {
+    launch<Product, Tile>(a, chunk, WriteParts<is_whole()>{static_cast<float*>(to)}, stream);
+  });
+}
+
 constexpr std::int64_t kFewExperts = 16;  // smaller tiles are faster up to this number
 
 // Tiles, which depend only on the number of experts: rows, columns, those of a warp, and the order of both matrices.
-using LogitsTile = SplitTile<128, 64, 64, 32, false, false, 2>;
-using FewLogitsTile = SplitTile<128, 16, 32, 16, false, false, 2>;
-using DgradTile = SplitTile<128, 64, 64, 32, false, true, 1>;
-using WgradTile = SplitTile<128, 64, 64, 32, true, true, 2>;
-using FewWgradTile = SplitTile<16, 128, 16, 32, true, true, 2>;
+using LogitsTile = SplitTile<128, 64, 32, 32, false, false, 4>;
+using FewLogitsTile = SplitTile<128, 16, 32, 16, false, false, 4>;
+using DgradTile = SplitTile<128, 128, 64, 32, false, true, 2>;
+using WgradTile = SplitTile<128, 128, 64, 32, true, true, 3>;
+using FewWgradTile = SplitTile<16, 128, 16, 32, true, true, 3>;
 
 }  // namespace
 
@@ -149,11 +176,10 @@ void split_logits(const RouterProductArguments& a, base::CudaStream stream) {
                              .rows = a.tokens,
                              .cols = a.experts,
                              .inner = a.hidden};
-  const WriteParts write{static_cast<float*>(a.result)};
   if (a.experts <= kFewExperts)
-    launch<Bfloat16ByFloat, FewLogitsTile>(product, a.hidden, write, stream);
+    launch_parts<Bfloat16ByFloat, FewLogitsTile>(product, a.hidden, a.result, stream);
   else
-    launch<Bfloat16ByFloat, LogitsTile>(product, a.hidden, write, stream);
+    launch_parts<Bfloat16ByFloat, LogitsTile>(product, a.hidden, a.result, stream);
 }
 
 void split_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
@@ -163,8 +189,11 @@ void split_dgrad(const RouterProductArguments& a, base::CudaStream stream) {
                              .rows = a.tokens,
                              .cols = a.hidden,
                              .inner = a.experts};
-  const AddToRows add{static_cast<const quant::bfloat16*>(a.addend), static_cast<quant::bfloat16*>(a.result)};
-  launch<FloatByFloat, DgradTile>(product, a.experts, add, stream);
+  const auto* addend = static_cast<const quant::bfloat16*>(a.addend);
+  auto* result = static_cast<quant::bfloat16*>(a.result);
+  dispatch_bool(rows_whole<quant::bfloat16>(a.hidden, addend, result), [&](auto is_whole) {
+    launch<FloatByFloat, DgradTile>(product, a.experts, AddToRows<is_whole()>{addend, result}, stream);
+  });
 }
 
 void split_wgrad(const RouterProductArguments& a, std::int64_t chunk, base::CudaStream stream) {
@@ -174,11 +203,10 @@ void split_wgrad(const RouterProductArguments& a, std::int64_t chunk, base::Cuda
                              .rows = a.experts,
                              .cols = a.hidden,
                              .inner = a.tokens};
-  const WriteParts write{static_cast<float*>(a.parts)};
   if (a.experts <= kFewExperts)
-    launch<FloatByBfloat16, FewWgradTile>(product, chunk, write, stream);
+    launch_parts<FloatByBfloat16, FewWgradTile>(product, chunk, a.parts, stream);
   else
-    launch<FloatByBfloat16, WgradTile>(product, chunk, write, stream);
+    launch_parts<FloatByBfloat16, WgradTile>(product, chunk, a.parts, stream);
 }
 
 }  // namespace tessera::ops::cuda

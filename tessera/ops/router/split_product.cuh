@@ -2,11 +2,12 @@
 // bits of its significand each. A product of two numbers is the sum of the products of their planes, and each of these
 // products is exact in fp32. Products below 2^-24 of the greatest are left out.
 //
-// The inner dimension is divided into runs of kRun elements. A run starts from 0 and adds the products of small planes
-// first. The sum of a run is added to the result in fp32, rounded to nearest. Tensor cores truncate the sums of a run;
-// without runs, the error would grow with the length of the inner dimension. The order depends only on the position in
-// the inner dimension, so the bits of a row do not depend on other rows.
+// The inner dimension is divided into runs of kRun elements. A run starts from 0 and adds 16 elements at a time, the
+// products of small planes first. The sum of a run is added to the result in fp32, rounded to nearest. Tensor cores
+// truncate the sums of a run; without runs, the error would grow with the length of the inner dimension. The order
+// depends only on the position in the inner dimension, so the bits of a row do not depend on other rows.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "tessera/base/host_device.h"
@@ -57,7 +58,7 @@ struct SplitTile {
   template <typename Product>
   static constexpr int kStageElements = (Product::kLeft * kRows + Product::kRight * kCols) * kRun;
   template <typename Product>
-  static constexpr int kBytes = kStages* kStageElements<Product> * 2;
+  static constexpr int kBytes = std::max(kStages* kStageElements<Product> * 2, kRows*(kCols + kChunk) * 4);
 };
 
 // The address of a chunk of a tile in shared memory. A row has kRowChunks chunks. Chunks of neighbouring rows use
@@ -157,25 +158,29 @@ struct WarpSums {
                                           int count) {
     float run[kDown][2 * kAcross][4] = {};
 #pragma unroll
-    for (int p = 0; p < Product::kPairs; ++p) {
-      const PlanePair pair = Product::pair(p);
-      const std::uint16_t* const of_left = left + pair.left * Tile::kRows * kRun;
-      const std::uint16_t* const of_right = right + pair.right * Tile::kCols * kRun;
+    for (int inner = 0; inner < kRun; inner += 16) {
+      if (inner >= count) break;
+      std::uint32_t down[Product::kLeft][kDown][4];
 #pragma unroll
-      for (int inner = 0; inner < kRun; inner += 16) {
-        if (inner >= count) break;
-        std::uint32_t down[kDown][4];
+      for (int plane = 0; plane < Product::kLeft; ++plane)
 #pragma unroll
         for (int i = 0; i < kDown; ++i)
-          load_left<Tile::kRows, Tile::kLeftByInner>(of_left, row + i * 16, inner, down[i]);
+          load_left<Tile::kRows, Tile::kLeftByInner>(left + plane * Tile::kRows * kRun, row + i * 16, inner,
+                                                     down[plane][i]);
 #pragma unroll
-        for (int k = 0; k < kAcross; ++k) {
-          std::uint32_t across[4];
-          load_right<Tile::kCols, Tile::kRightByInner>(of_right, col + k * 16, inner, across);
+      for (int k = 0; k < kAcross; ++k) {
+        std::uint32_t across[Product::kRight][4];
+#pragma unroll
+        for (int plane = 0; plane < Product::kRight; ++plane)
+          load_right<Tile::kCols, Tile::kRightByInner>(right + plane * Tile::kCols * kRun, col + k * 16, inner,
+                                                       across[plane]);
+#pragma unroll
+        for (int p = 0; p < Product::kPairs; ++p) {
+          const PlanePair pair = Product::pair(p);
 #pragma unroll
           for (int i = 0; i < kDown; ++i) {
-            multiply_add(run[i][2 * k], down[i], across[0], across[1]);
-            multiply_add(run[i][2 * k + 1], down[i], across[2], across[3]);
+            multiply_add(run[i][2 * k], down[pair.left][i], across[pair.right][0], across[pair.right][1]);
+            multiply_add(run[i][2 * k + 1], down[pair.left][i], across[pair.right][2], across[pair.right][3]);
           }
         }
       }
@@ -189,18 +194,56 @@ struct WarpSums {
   }
 };
 
+// Writes the sums of a block through shared memory, so that memory is accessed by packs of a row.
+template <typename Tile, typename Write>
+__device__ __forceinline__ void write_sums(const WarpSums<Tile>& sums, int warp_row, int warp_col, float* tile,
+                                           std::int64_t rows, std::int64_t cols, const Write& write) {
+  constexpr int kStride = Tile::kCols + kChunk;  // rows of a fragment begin in other banks
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+  for (int i = 0; i < WarpSums<Tile>::kDown; ++i)
+#pragma unroll
+    for (int k = 0; k < 2 * WarpSums<Tile>::kAcross; ++k)
+#pragma unroll
+      for (int n = 0; n < 4; n += 2)
+        *reinterpret_cast<float2*>(tile + (warp_row + i * 16 + lane / 4 + n / 2 * 8) * kStride + warp_col + k * 8 +
+                                   lane % 4 * 2) = float2{sums.values[i][k][n], sums.values[i][k][n + 1]};
+  __syncthreads();
+  constexpr int kRowChunks = Tile::kCols / kChunk, kAhead = 4;
+  constexpr int kChunks = Tile::kRows * kRowChunks;
+  const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows,
+                     first_col = std::int64_t{blockIdx.y} * Tile::kCols;
+  for (int first = static_cast<int>(threadIdx.x); first < kChunks; first += kAhead * Tile::kThreads) {
+    typename Write::Addend addends[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int at = first + i * Tile::kThreads;
+      const std::int64_t row = first_row + at / kRowChunks, col = first_col + at % kRowChunks * kChunk;
+      if (at < kChunks && row < rows && col < cols) addends[i] = write.addend(row, col, cols);
+    }
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int at = first + i * Tile::kThreads;
+      const std::int64_t row = first_row + at / kRowChunks, col = first_col + at % kRowChunks * kChunk;
+      if (at < kChunks && row < rows && col < cols)
+        write(row, col, cols, tile + at / kRowChunks * kStride + at % kRowChunks * kChunk, addends[i]);
+    }
+  }
+}
+
 // Computes the tile (blockIdx.x, blockIdx.y) of left x right over the elements [inner_begin, inner_end) of the inner
-// dimension. Calls write(row, col, value) for each element inside rows x cols. All threads of the block take part.
+// dimension. `write` gets packs of at most kChunk elements of a row: write(row, col, cols, sums, addend), with `addend`
+// from write.addend(row, col, cols). All threads of the block take part.
 template <typename Product, typename Tile, typename Write>
 __device__ __forceinline__ void split_product(const Planes& left, const Planes& right, std::int64_t rows,
                                               std::int64_t cols, std::int64_t inner_begin, std::int64_t inner_end,
-                                              Write&& write) {
+                                              const Write& write) {
   extern __shared__ __align__(16) std::uint16_t tiles[];
   constexpr int kStage = Tile::template kStageElements<Product>;
   constexpr int kRightOffset = Product::kLeft * Tile::kRows * kRun;
   const std::int64_t first_row = std::int64_t{blockIdx.x} * Tile::kRows;
   const std::int64_t first_col = std::int64_t{blockIdx.y} * Tile::kCols;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
   constexpr int kWarpsAcross = Tile::kCols / Tile::kWarpCols;
   const int warp_row = warp / kWarpsAcross * Tile::kWarpRows, warp_col = warp % kWarpsAcross * Tile::kWarpCols;
   const auto copy = [&](std::int64_t run, int stage) {
@@ -226,16 +269,7 @@ __device__ __forceinline__ void split_product(const Planes& left, const Planes& 
                                    static_cast<int>(rest < kRun ? rest : std::int64_t{kRun}));
     __syncthreads();
   }
-#pragma unroll
-  for (int i = 0; i < WarpSums<Tile>::kDown; ++i)
-#pragma unroll
-    for (int k = 0; k < 2 * WarpSums<Tile>::kAcross; ++k)
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const std::int64_t row = first_row + warp_row + i * 16 + lane / 4 + n / 2 * 8;
-        const std::int64_t col = first_col + warp_col + k * 8 + lane % 4 * 2 + n % 2;
-        if (row < rows && col < cols) write(row, col, sums.values[i][k][n]);
-      }
+  write_sums(sums, warp_row, warp_col, reinterpret_cast<float*>(tiles), rows, cols, write);
 }
 
 }  // namespace tessera::ops::cuda

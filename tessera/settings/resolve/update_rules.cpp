@@ -96,8 +96,6 @@ void check_muon(const TrainConfig& config) {
   if (config.muon_lr && config.rates.lr == 0)
     throw InputError("--muon-lr: got {} with --lr 0, expected --lr above 0: Muon follows the schedule of --lr",
                      *config.muon_lr);
-  if (config.backend == Backend::nccl)
-    throw InputError("--optimizer: got muon with --backend nccl, expected local or mpi: Muon does not run on GPUs yet");
 }
 
 }  // namespace tessera::settings
