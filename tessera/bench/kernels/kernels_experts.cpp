@@ -7,6 +7,7 @@
 #include "tessera/ops/grouped/grouped.h"
 #include "tessera/ops/grouped/grouped_formats.h"
 #include "tessera/ops/router/router.h"
+#include "tessera/ops/router/router_gradient.h"
 
 namespace tessera::bench {
 namespace {
@@ -28,18 +29,18 @@ Chosen choose(const Cases& c, std::uint64_t seed) {
 
 void add_router(Cases& c) {
   const std::int64_t tokens = c.bench().tokens, hidden = c.bench().hidden, experts = c.bench().experts;
-  const double x = c.rows(hidden), wide_x = static_cast<double>(tokens * hidden) * c.size(c.wide()),
-               scores = static_cast<double>(tokens * experts) * c.size(c.wide()),
+  const double x = c.rows(hidden), scores = static_cast<double>(tokens * experts) * c.size(c.wide()),
                weight = static_cast<double>(experts * hidden) * c.size(c.wide());
   c.cases.push_back(
       {"experts_router", x + weight + scores, [=, &c](std::uint64_t seed) {
          const at::Tensor rows = c.normal({tokens, hidden}, seed), w = c.normal({experts, hidden}, c.wide(), seed + 1);
          return [=] { ops::router_logits(rows, w); };
        }});
-  c.cases.push_back({"experts_router_dgrad", scores + weight + wide_x, [=, &c](std::uint64_t seed) {
+  c.cases.push_back({"experts_router_dgrad", scores + weight + 2 * x, [=, &c](std::uint64_t seed) {
                        const at::Tensor dlogits = c.normal({tokens, experts}, c.wide(), seed),
-                                        w = c.normal({experts, hidden}, c.wide(), seed + 1);
-                       return [=] { ops::router_dgrad(dlogits, w); };
+                                        w = c.normal({experts, hidden}, c.wide(), seed + 1),
+                                        dx = c.normal({tokens, hidden}, seed + 2);
+                       return [=] { ops::add_router_dgrad(dx, dlogits, w); };
                      }});
   c.cases.push_back({"experts_router_wgrad", scores + x + weight, [=, &c](std::uint64_t seed) {
                        const at::Tensor dlogits = c.normal({tokens, experts}, c.wide(), seed),

@@ -157,8 +157,8 @@ constexpr std::int64_t kFewExperts = 16;  // smaller tiles are faster up to this
 // Tiles, which depend only on the number of experts: rows, columns, those of a warp, and the order of both matrices.
 using LogitsTile = SplitTile<128, 64, 32, 32, false, false, 4>;
 using FewLogitsTile = SplitTile<128, 16, 32, 16, false, false, 4>;
-using DgradTile = SplitTile<128, 128, 64, 32, false, true, 2>;
-using WgradTile = SplitTile<128, 128, 64, 32, true, true, 3>;
+using DgradTile = SplitTile<128, 64, 32, 32, false, true, 2>;
+using WgradTile = SplitTile<128, 64, 32, 32, true, true, 3>;
 using FewWgradTile = SplitTile<16, 128, 16, 32, true, true, 3>;
 
 }  // namespace

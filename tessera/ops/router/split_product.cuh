@@ -2,10 +2,11 @@
 // bits of its significand each. A product of two numbers is the sum of the products of their planes, and each of these
 // products is exact in fp32. Products below 2^-24 of the greatest are left out.
 //
-// The inner dimension is divided into runs of kRun elements. A run starts from 0 and adds 16 elements at a time, the
-// products of small planes first. The sum of a run is added to the result in fp32, rounded to nearest. Tensor cores
-// truncate the sums of a run; without runs, the error would grow with the length of the inner dimension. The order
-// depends only on the position in the inner dimension, so the bits of a row do not depend on other rows.
+// The inner dimension is divided into runs of kRun elements. A run has two sums that start from 0: of the products of
+// the first planes, and of the other products, which are small. Their sum is added to the result in fp32, rounded to
+// nearest. Tensor cores truncate the sums of a run; without runs, the error would grow with the length of the inner
+// dimension. The order depends only on the position in the inner dimension, so the bits of a row do not depend on other
+// rows.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -28,6 +29,7 @@ struct Planes {
 // Which planes of the left matrix and of the right matrix are multiplied, in this order.
 struct PlanePair {
   int left = 0, right = 0;
+  TESSERA_HOST_DEVICE constexpr bool is_small() const { return left + right > 0; }
 };
 struct FloatByBfloat16 {
   static constexpr int kLeft = 3, kRight = 1, kPairs = 3;
@@ -156,7 +158,7 @@ struct WarpSums {
   template <typename Product>
   __device__ __forceinline__ void add_run(const std::uint16_t* left, const std::uint16_t* right, int row, int col,
                                           int count) {
-    float run[kDown][2 * kAcross][4] = {};
+    float run[kDown][2 * kAcross][4] = {}, small[kDown][2 * kAcross][4] = {};
 #pragma unroll
     for (int inner = 0; inner < kRun; inner += 16) {
       if (inner >= count) break;
@@ -179,8 +181,9 @@ struct WarpSums {
           const PlanePair pair = Product::pair(p);
 #pragma unroll
           for (int i = 0; i < kDown; ++i) {
-            multiply_add(run[i][2 * k], down[pair.left][i], across[pair.right][0], across[pair.right][1]);
-            multiply_add(run[i][2 * k + 1], down[pair.left][i], across[pair.right][2], across[pair.right][3]);
+            auto& sums = pair.is_small() ? small : run;
+            multiply_add(sums[i][2 * k], down[pair.left][i], across[pair.right][0], across[pair.right][1]);
+            multiply_add(sums[i][2 * k + 1], down[pair.left][i], across[pair.right][2], across[pair.right][3]);
           }
         }
       }
@@ -190,7 +193,7 @@ struct WarpSums {
 #pragma unroll
       for (int k = 0; k < 2 * kAcross; ++k)
 #pragma unroll
-        for (int n = 0; n < 4; ++n) values[i][k][n] += run[i][k][n];
+        for (int n = 0; n < 4; ++n) values[i][k][n] += small[i][k][n] + run[i][k][n];
   }
 };
 
