@@ -29,7 +29,7 @@ MEMCHECK = ["--tool", "memcheck"]
 RACECHECK = ["--tool", "racecheck", "--kernel-name-exclude", "kernel_substring=cudnn_generated", "--kernel-name-exclude",
              "kernel_substring=nvjet", "--kernel-name-exclude", "kernel_substring=cutlass"]
 # Tests of products, whose kernels are those of cuBLASLt and libtorch. racecheck may end with an internal error beside them.
-PRODUCTS = ("*ExpertsAsCodes*", "*OnCudaCodesOf*", "*Gemm*", "*OperandTest*", "*GroupedProducts*", "*BitsOfAnExpert*", "*WeightGradientsOfBf16*", "*Companions*",
+PRODUCTS = ("*ExpertsAsCodes*", "*OnCudaCodesOf*", "*Gemm*", "*OperandTest*", "*GroupedProducts*", "*BitsOfAnExpert*", "*WeightGradientsOfBf16*", "*Companions*", "*OnCudaMuon.Iterations*",
             *(f"*ExpertsInFormats.{test}*" for test in ("Products", "RowsOfABlock", "OneScale", "Values", "Gradients")))
 NOTHING_SEEN = r"(?m)^========= (ERROR SUMMARY: 0 errors|RACECHECK SUMMARY: 0 hazards)"
 LIMIT_S = 200

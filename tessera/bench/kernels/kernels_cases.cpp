@@ -242,30 +242,36 @@ void add_embedding(Cases& c) {
                      }});
 }
 
-// Returns a call of AdamW for one shard. `gradient_type` is the type of the gradient. A split master is in bf16 memory.
-std::function<void()> adamw_call(const Cases& c, DType gradient_type, bool is_split, std::uint64_t seed) {
+struct AdamWTypes {
+  DType gradient = DType::fp32, moments = DType::fp32;
+  bool is_split = false;
+};
+
+// Returns a call of AdamW for one shard. A split master is in bf16 memory.
+std::function<void()> adamw_call(const Cases& c, const AdamWTypes& types, std::uint64_t seed) {
   const std::int64_t count = c.bench().parameters;
-  const at::Tensor master = c.normal({count}, is_split ? DType::bf16 : c.wide(), seed),
-                   weight = c.normal({count}, seed + 1);
-  const at::Tensor gradient = c.normal({count}, gradient_type, seed + 2),
-                   exp_avg = c.normal({count}, c.wide(), seed + 3);
-  const at::Tensor exp_avg_sq = c.normal({count}, c.wide(), seed + 4).abs_();
+  const at::Tensor master = c.normal({count}, types.is_split ? DType::bf16 : c.wide(), seed),
+                   weight = c.normal({count}, seed + 1), gradient = c.normal({count}, types.gradient, seed + 2),
+                   exp_avg = c.normal({count}, types.moments, seed + 3),
+                   exp_avg_sq = c.normal({count}, types.moments, seed + 4).abs_();
   const ops::UpdateShard shard{.master = master.data_ptr(),
                                .master_type = c.wide(),
                                .weight = c.bench().type == c.wide() ? master.data_ptr() : weight.data_ptr(),
                                .weight_type = c.bench().type,
-                               .is_split = is_split,
+                               .is_split = types.is_split,
                                .gradient = gradient.data_ptr(),
-                               .gradient_type = gradient_type,
+                               .gradient_type = types.gradient,
                                .planes = {exp_avg.data_ptr(), exp_avg_sq.data_ptr()},
-                               .count = count};
+                               .count = count,
+                               .rounding_key = ops::state_rounding_key(seed, "w")};
+  const bool is_rounded = types.moments != c.wide();
   ops::StepScalars scalars = ops::step_scalars({.weight_decay = 0.1}, /*lr=*/1e-4, /*number=*/10);
   const std::vector<at::Tensor> owners = {master, weight, gradient, exp_avg, exp_avg_sq};
-  if (!c.bench().cuda) return [owners, shard, scalars] { ops::adamw(scalars, shard); };
+  if (!c.bench().cuda) return [=] { ops::adamw(scalars, shard, {}, is_rounded); };
   const at::Tensor on_device = ops::view_of(&scalars, {sizeof scalars}, DType::u8).to(c.device());
-  return [owners, shard, on_device] {
+  return [=] {
     base::cuda_only<ops::cuda::adamw>({&shard, 1}, static_cast<const ops::StepScalars*>(on_device.data_ptr()), nullptr,
-                                      ops::stream_of(on_device), /*has_bf16_moments=*/false);
+                                      ops::stream_of(on_device), is_rounded);
   };
 }
 
@@ -273,15 +279,23 @@ void add_optimizer(Cases& c) {
   const std::int64_t count = c.bench().parameters, hidden = c.bench().hidden,
                      rows = std::max<std::int64_t>(1, count / hidden);
   const DType type = c.bench().type, wide = c.wide();
-  const double states = 6 * c.size(wide) + (type == wide ? 0 : c.size(type));
-  for (const DType gradient : {wide, DType::bf16})
-    for (const bool is_split : {false, true}) {
-      if (type != DType::bf16 && (gradient != wide || is_split)) continue;
-      c.cases.push_back(
-          {fmt::format("adamw_{}_gradient{}", name_of(gradient), is_split ? "_split_master" : ""),
-           static_cast<double>(count) * (states + c.size(gradient) - (is_split ? c.size(type) : 0)),
-           [&c, gradient, is_split](std::uint64_t seed) { return adamw_call(c, gradient, is_split, seed); }});
-    }
+  const auto add_adamw = [&](const AdamWTypes& types) {
+    const double master = types.is_split ? 2 * c.size(type) : 2 * c.size(wide),
+                 weight = type == wide ? 0 : (types.is_split ? 2 : 1) * c.size(type);
+    c.cases.push_back(
+        {fmt::format("adamw_{}_gradient{}{}", name_of(types.gradient),
+                     types.moments == wide ? "" : fmt::format("_{}_moments", name_of(types.moments)),
+                     types.is_split ? "_split_master" : ""),
+         static_cast<double>(count) * (master + weight + 4 * c.size(types.moments) + c.size(types.gradient)),
+         [&c, types](std::uint64_t seed) { return adamw_call(c, types, seed); }});
+  };
+  if (type == DType::bf16)
+    for (const DType gradient : {wide, DType::bf16})
+      for (const DType moments : {wide, DType::bf16})
+        for (const bool is_split : {false, true})
+          add_adamw({.gradient = gradient, .moments = moments, .is_split = is_split});
+  else
+    add_adamw({.gradient = wide, .moments = wide});
   c.cases.push_back(
       {"row_square_sums", static_cast<double>(rows * hidden) * c.size(wide), [=, &c](std::uint64_t seed) {
          const at::Tensor values = c.normal({rows, hidden}, wide, seed), sums = c.empty({rows}, DType::fp64);

@@ -60,16 +60,13 @@ class StateBits {
 // Rounds a number to bf16 with 16 random bits. Zeros, infinities and NaNs do not change. The magnitude of the result of
 // a finite number is at most that of the greatest finite bf16 number.
 TESSERA_HOST_DEVICE inline quant::bfloat16 round_stochastically(float value, std::uint32_t random) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
   constexpr std::uint32_t kExponent = 0x7F800000;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t sum = bits + (random & 0xFFFF), quiet = (bits & 0x7FFFFF) != 0 ? 0x40 : 0;
+  // Selections instead of branches, because the threads of a warp would take different ones.
+  const std::uint32_t finite = (sum & kExponent) == kExponent ? (sum >> 16 & 0x8000) | 0x7F7F : sum >> 16;
   quant::bfloat16 result;
-  if ((bits & kExponent) == kExponent) {
-    const bool is_nan = (bits & 0x7FFFFF) != 0;
-    result.bits = static_cast<std::uint16_t>(is_nan ? bits >> 16 | 0x40 : bits >> 16);
-    return result;
-  }
-  const std::uint32_t sum = bits + (random & 0xFFFF);
-  result.bits = static_cast<std::uint16_t>((sum & kExponent) == kExponent ? (sum >> 16 & 0x8000) | 0x7F7F : sum >> 16);
+  result.bits = static_cast<std::uint16_t>((bits & kExponent) == kExponent ? bits >> 16 | quiet : finite);
   return result;
 }
 
