@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 """Compares a step of `tessera bench step` with the same step of PyTorch on the same GPUs.
 
-The peer is FSDP2 (fsdp2.py), with resharding on and off. With --tp N above 1, the weights are sharded over N GPUs by
-tensor parallelism, and the peer is DTensor's tensor parallelism (tensor_parallel.py), with async on and off. For a
-model with experts, the peer is experts.py: on one GPU without sharding, on N GPUs with FSDP2, resharding on and off.
-Tessera then runs twice: with the experts sharded like the other weights (egtp N), and with whole experts (ep N).
-The programs run one at a time on all GPUs. Prints each run, a table of the medians over the rounds, the ratios of the
-step times and one JSON line. A program that fails is listed with its error, and the others still run. The exit code is
+On one GPU, the peer is plain PyTorch (one_gpu.py). On N GPUs it is FSDP2 (fsdp2.py, or experts.py for a model with
+experts), with resharding on and off. With --tp N above 1, the weights are sharded over N GPUs by tensor parallelism, and
+the peer is DTensor's tensor parallelism (tensor_parallel.py), with async on and off. For a model with experts on N GPUs,
+Tessera runs twice: with the experts sharded like the other weights (egtp N), and with whole experts (ep N).
+--moments names the rows of the comparison:
+  fp32: fp32 moments on both sides
+  bf16: bf16 moments on both sides, and bf16 moments beside a peer whose parameters and moments are all bf16
+  both: all three rows
+A row lists the bytes that each side stores. Its peer is the fastest of the peer's runs in the states of the row (updates.py).
+The programs run one at a time on all GPUs. Prints each run, a table of the medians over the rounds, the rows and
+one JSON line. A program that fails is listed with its error, and the others still run. The exit code is
 1 if Tessera failed. Example:
   bench/compare.sh --gpus 4 --seq-len 8192 --rounds 3 -- FLAGS-FOR-TESSERA-BENCH-STEP
 """
 import argparse
 import json
 import math
-import pathlib
 import re
 import signal
 import statistics
@@ -22,10 +26,8 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-TESSERA, ON, OFF, EXPERTS = "tessera", "FSDP2, resharding on", "FSDP2, resharding off", "PyTorch, experts"
-TESSERA_EP = "tessera, ep"
-TP_ON, TP_OFF = "DTensor TP, async on", "DTensor TP, async off"
+from compare_rows import ROOT, has_experts, programs_of, row_lines, row_results, rows_of, stored_bytes
+
 NEEDED = ("median_ms", "p10_ms", "p90_ms", "tokens_per_second_per_gpu", "peak_memory_bytes")
 OPTIONAL = ("mfu", "exposed_comm_ms", "least_exposed_comm_ms", "limit_ratio", "expert_load")
 GRACE_S = 60  # between SIGTERM and SIGKILL; torchrun ends its processes in half of this time
@@ -64,6 +66,7 @@ def parse_arguments(argv):
                                 ("warmup", 5, "warm-up steps per run"), ("limit", 300, "time limit of a run in seconds")):
         parser.add_argument(f"--{name}", type=at_least(0 if name == "warmup" else 1), default=default,
                             help=f"{what} (default: {default})")
+    parser.add_argument("--moments", choices=("fp32", "bf16", "both"), default="fp32", help="rows of the comparison (default: fp32)")
     parser.add_argument("--routing", choices=("even", "skewed"), default="even", help="load of experts (default: even)")
     parser.add_argument("--tessera", default=str(ROOT / "build" / "cuda" / "apps" / "tessera"))
     parser.add_argument("--python", default="python3", help="an interpreter that imports torch")
@@ -75,41 +78,12 @@ def parse_arguments(argv):
         parser.error(f"argument --tp: is {options.tp}, expected 1 or --gpus {options.gpus}")
     if options.has_experts and options.tp != 1:
         parser.error(f"--tp: got {options.tp}, expected 1: {options.model} has experts, and its peer has no tensor parallelism")
-    return options, argv[cut + 1:]
-
-
-def has_experts(model):
-    """Reads the config.json of --model: a file, a folder that holds one, or a name under configs/."""
-    path = pathlib.Path(model) if pathlib.Path(model).exists() else ROOT / "configs" / model
-    path = path / "config.json" if path.is_dir() else path
-    return path.exists() and bool({"num_local_experts", "num_experts"} & set(json.loads(path.read_text())))
-
-
-def commands(options, extra):
-    """Returns the command of each program, by the program's name in the table."""
-    task = ["--model", options.model, "--seq-len", options.seq_len, "--micro-batch", options.micro_batch,
-            "--steps", options.steps, "--warmup", options.warmup]
-    if options.layers:
-        task += ["--layers", options.layers]
-    def peer(program, flag):
-        start = [options.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", options.gpus]
-        return [[*start, ROOT / "bench" / "peers" / program, *task, flag, value] for value in ("on", "off")]
-
-    ours = [options.tessera, "bench", "step", *task, "--tp", options.tp, "--gtp", options.gpus // options.tp,
-            "--dtype", "bf16", "--json"]
-    if options.has_experts:
-        routing = ["--routing", options.routing]
-        if options.gpus == 1:
-            return {TESSERA: ours + routing + extra,
-                    EXPERTS: [options.python, ROOT / "bench" / "peers" / "experts.py", *task, *routing]}
-        return {TESSERA: [*ours, *routing, "--egtp", options.gpus, *extra], TESSERA_EP: [*ours, *routing, "--ep", options.gpus, *extra],
-                **dict(zip((ON, OFF), [[*command, *routing] for command in peer("experts.py", "--reshard")]))}
-    if options.tp > 1:
-        ours += ["--sequence-parallel", "on"]
-        names, peers = (TP_ON, TP_OFF), peer("tensor_parallel.py", "--async")
-    else:
-        names, peers = (ON, OFF), peer("fsdp2.py", "--reshard")
-    return {TESSERA: ours + extra, **dict(zip(names, peers))}
+    if options.tp != 1 and options.moments != "fp32":
+        parser.error(f"--moments: got {options.moments}, expected fp32 with --tp {options.tp}: its peer has only fp32 moments")
+    extra = argv[cut + 1:]
+    if any(word.split("=")[0] == "--moments" for word in extra):
+        parser.error("--moments after '--': expected it before '--', because it also selects the peer's state")
+    return options, extra
 
 
 def last_object(text):
@@ -175,14 +149,13 @@ def result_of(command, options):
     return result
 
 
-def collect(options, extra):
+def collect(options, programs):
     """Returns the results and failures of each program, {name: [...]}. Every second round runs backwards to balance drift."""
-    programs = commands(options, extra)
     results, failures = {name: [] for name in programs}, {name: [] for name in programs}
     for number in range(options.rounds):
         for name in list(programs)[::1 if number % 2 == 0 else -1]:
             try:
-                results[name].append(result_of(programs[name], options))
+                results[name].append(result_of(programs[name].command, options))
                 said = f"{results[name][-1]['median_ms']:.1f} ms"
             except Failure as failure:
                 failures[name].append(str(failure))
@@ -191,8 +164,8 @@ def collect(options, extra):
     return results, failures
 
 
-def summarize(results):
-    """Returns each program's medians over the rounds and its maximum memory of any round."""
+def summarize(results, programs, extra):
+    """Returns each program's medians over the rounds, its maximum memory of any round, and what it stores."""
     summary = {}
     for name, runs in results.items():
         keys = NEEDED + tuple(key for key in OPTIONAL if all(isinstance(one.get(key), (int, float)) for one in runs))
@@ -201,42 +174,25 @@ def summarize(results):
             summary[name]["peak_memory_bytes"] = max(one["peak_memory_bytes"] for one in runs)
             if moved := sorted({one["transport"] for one in runs if one.get("transport")}):
                 summary[name]["transport"] = " and ".join(moved)
+            if stored := stored_bytes(programs[name], runs[-1], extra):
+                summary[name]["stored_bytes"] = stored
     return summary
 
 
-def ratios(summary):
-    """speed_to_*: a peer's step time / Tessera's (above 1: Tessera is faster); memory_to_*: Tessera's memory / the peer's."""
-    ours, peers = summary.get(TESSERA), [name for name in (ON, OFF, TP_ON, TP_OFF, EXPERTS) if name in summary]
-    if not ours or not peers:
-        return {}
-    best = min(peers, key=lambda name: summary[name]["median_ms"])
-    found = {"best_peer": best, "speed_to_best": summary[best]["median_ms"] / ours["median_ms"]}
-    if TESSERA_EP in summary:
-        found["ep_speed_to_best"] = summary[best]["median_ms"] / summary[TESSERA_EP]["median_ms"]
-    if ON in summary:
-        found["speed_to_resharding"] = summary[ON]["median_ms"] / ours["median_ms"]
-        found["memory_to_resharding"] = ours["peak_memory_bytes"] / summary[ON]["peak_memory_bytes"]
-    return found
-
-
-def report(summary, failures):
-    """Returns the lines of the table, the failures and the ratios."""
-    lines = [f"{'':24}{'median ms':>11}{'p10':>9}{'p90':>9}{'tokens/s/GPU':>14}{'GB a GPU':>10}"]
+def report(summary, failures, programs, rows):
+    """Returns the lines of the table, the failures and the rows."""
+    width = 2 + max(22, *map(len, programs))
+    lines = [f"{'':{width}}{'median ms':>11}{'p10':>9}{'p90':>9}{'tokens/s/GPU':>14}{'GB a GPU':>10}"]
     for name, row in summary.items():
-        lines.append(f"{name:24}{row['median_ms']:11.1f}{row['p10_ms']:9.1f}{row['p90_ms']:9.1f}"
+        lines.append(f"{name:{width}}{row['median_ms']:11.1f}{row['p10_ms']:9.1f}{row['p90_ms']:9.1f}"
                      f"{row['tokens_per_second_per_gpu']:14.0f}{row['peak_memory_bytes'] / 1e9:10.1f}")
     lines += [f"{name}: failed {len(reasons)} times: {reasons[-1]}" for name, reasons in failures.items() if reasons]
-    for name in (TESSERA, TESSERA_EP):
-        lines += [f"{name}: {key} {summary[name][key]:.3f}" for key in OPTIONAL if key in summary.get(name, ())]
-        if "transport" in summary.get(name, ()):
+    for name in (name for name in summary if programs[name].moments):
+        lines += [f"{name}: {key} {summary[name][key]:.3f}" for key in OPTIONAL if key in summary[name]]
+        if "transport" in summary[name]:
             lines.append(f"{name}: weights and gradients moved by {summary[name]['transport']}")
-    found = ratios(summary)
-    for name, key in ((TESSERA, "speed_to_best"), (TESSERA_EP, "ep_speed_to_best")):
-        if key in found:
-            lines.append(f"{name} against the faster ({found['best_peer']}): {found[key]:.3f} x")
-    if "speed_to_resharding" in found:
-        lines.append(f"{TESSERA} against {ON}: {found['speed_to_resharding']:.3f} x, with "
-                     f"{found['memory_to_resharding']:.3f} of its memory")
+    for row in rows:
+        lines += row_lines(row, programs, summary)
     return lines
 
 
@@ -245,13 +201,14 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # ignored under nohup
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the running program ends too
-    results, failures = collect(options, extra)
-    summary = summarize(results)
-    print("\n".join(report(summary, failures)))
-    print(json.dumps({"programs": summary, **ratios(summary), "gpus": options.gpus, "model": options.model,
-                      "tp": options.tp, "layers": options.layers, "seq_len": options.seq_len, "micro_batch": options.micro_batch,
-                      "rounds": options.rounds}))
-    return 1 if any(failures.get(name) for name in (TESSERA, TESSERA_EP)) else 0
+    programs, rows = programs_of(options, extra), rows_of(options.moments)
+    results, failures = collect(options, programs)
+    summary = summarize(results, programs, extra)
+    print("\n".join(report(summary, failures, programs, rows)))
+    print(json.dumps({"programs": summary, "rows": [row_results(row, programs, summary) for row in rows], "gpus": options.gpus,
+                      "model": options.model, "tp": options.tp, "layers": options.layers, "seq_len": options.seq_len,
+                      "micro_batch": options.micro_batch, "moments": options.moments, "rounds": options.rounds}))
+    return 1 if any(failures[name] for name, program in programs.items() if program.moments) else 0
 
 
 if __name__ == "__main__":

@@ -1,20 +1,13 @@
-"""Trains a model with experts on random tokens with PyTorch, and prints one JSON line.
+"""Trains a model with experts on random tokens with PyTorch's FSDP2, one process per GPU, and prints one JSON line.
 
 `tessera bench step` is compared with this program for Mixtral and Qwen3-MoE. It uses what makes PyTorch fast for experts:
 compiled blocks, grouped products over rows that are sorted by expert (no token is dropped), cuDNN's attention with grouped
-heads, one product for projections of the same input, and fused AdamW. The host never waits for the GPU between steps.
+heads, and one product for projections of the same input. The host never waits for the GPU between steps.
 
-On one GPU, weights and AdamW's state are in bf16, which is less work than Tessera's fp32 states unless --masters on is given.
-Under torchrun with several processes, FSDP2 shards all weights over the GPUs, the experts' by expert. Master weights and
-AdamW's state are then in fp32, gathers and reductions in bf16 (fsdp2.py). Examples:
-  python3 bench/peers/experts.py --model mixtral-8x7b --layers 2 --routing skewed
+FSDP2 shards all weights over the GPUs, the experts' by expert. Gathers and reductions are in bf16. `--state` names the types
+of parameters and moments, and the update (updates.py). Example:
   torchrun --standalone --nproc-per-node 2 bench/peers/experts.py --model mixtral-8x7b --layers 4 --reshard off
 """
-import argparse
-import json
-import math
-import os
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -23,8 +16,8 @@ from torch.distributed.tensor import distribute_tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fsdp2
-from fsdp2 import cross_entropy, measure, read_config, rope_tables, rotate
-from quantiles import quantile
+import updates
+from fsdp2 import rotate
 
 
 def sizes_of_experts(config):
@@ -95,6 +88,7 @@ class Sparse(nn.Module):
         return self.output(self.norm(x))
 
 
+@torch.no_grad()
 def set_routing(model, routing):
     """Changes the initial values as Tessera's benchmark does. With embeddings that are 1000 times as large as usual, tokens choose
     experts independently of each other. Skewed routing also multiplies row e of each router by 1 / (e + 1)."""
@@ -109,86 +103,24 @@ def set_routing(model, routing):
             weight.div_(divisors)
 
 
-def sparse_model(config, routing):
-    """Returns a model in bf16 on one GPU."""
-    with torch.device("cuda"):
-        model = Sparse(config).bfloat16()
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() > 1 else weight.fill_(1)
-        set_routing(model, routing)
-    for block in model.blocks:
-        block.compile()
-    return model
-
-
-def training_step(config, options):
-    """Returns a function that runs one whole step and returns its loss as a tensor on the GPU."""
-    model = sparse_model(config, options.routing)
-    parameters = list(model.parameters())
-    masters = [weight.detach().float().requires_grad_() for weight in parameters] if options.masters == "on" else parameters
-    optimizer = torch.optim.AdamW(masters, lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    tables = rope_tables(config, options.seq_len)
-
-    def step():
-        tokens = torch.randint(config["vocab_size"], (options.micro_batch, options.seq_len + 1), device="cuda")
-        loss = cross_entropy(model(tokens[:, :-1], *tables), tokens[:, 1:])
-        loss.backward()
-        nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
-        if masters is not parameters:
-            for master, weight in zip(masters, parameters):
-                master.grad = weight.grad.float()
-        optimizer.step()
-        if masters is not parameters:
-            torch._foreach_copy_([weight.detach() for weight in parameters], masters)
-            optimizer.zero_grad()
-        model.zero_grad()
-        return loss.detach()
-
-    return step
-
-
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="mixtral-8x7b", help="a name under configs/, or a config.json")
-    parser.add_argument("--layers", type=int, help="number of layers (default: the model's)")
+def add_routing(parser):
     parser.add_argument("--routing", choices=("even", "skewed"), default="even", help="load of the experts")
-    parser.add_argument("--masters", choices=("on", "off"), default="off", help="one GPU: update masters in fp32, as Tessera does")
-    fsdp2.add_reshard(parser)
-    for name, default in (("seq-len", 8192), ("micro-batch", 1), ("steps", 20), ("warmup", 5)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    return parser.parse_args()
-
-
-def run_sharded(options):
-    """Runs one of several processes of torchrun."""
-    config = read_config(options)
-    fsdp2.begin_process()
-    model = fsdp2.sharded_model(Sparse, config, options.reshard == "on")
-    with torch.no_grad():
-        set_routing(model, options.routing)
-    measured = measure(fsdp2.training_step(model, config, options), options)
-    words = {"peer": "experts, FSDP2", "reshard": options.reshard, "routing": options.routing, "masters": "on"}
-    fsdp2.print_result(measured, options, words, options.micro_batch * options.seq_len)
-    dist.destroy_process_group()
 
 
 def main():
-    options = parse_arguments()
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        run_sharded(options)
-        return
-    torch.manual_seed(0)
-    times, memory, losses = measure(training_step(read_config(options), options), options)
-    losses = losses.tolist()
-    for step, loss in enumerate(losses, 1):
-        if not math.isfinite(loss):
-            raise SystemExit(f"error: the loss of step {step} of {len(losses)} is {loss}: no figure is reported")
-    p10, median, p90 = (quantile(times, part) for part in (0.1, 0.5, 0.9))
-    print(json.dumps({"peer": "experts", "torch": torch.__version__, "median_ms": median, "p10_ms": p10, "p90_ms": p90,
-                      "peak_memory_bytes": memory, "steps": options.steps, "routing": options.routing, "masters": options.masters,
-                      "tokens_per_second_per_gpu": options.micro_batch * options.seq_len / median * 1e3, "gpus": 1,
-                      "loss": losses[-1]}), flush=True)
+    parser = fsdp2.parser_of(__doc__)
+    fsdp2.add_reshard(parser)
+    updates.add_state(parser)
+    add_routing(parser)
+    parser.set_defaults(model="mixtral-8x7b")
+    options = parser.parse_args()
+    config = fsdp2.read_config(options)
+    fsdp2.begin_process()
+    model = fsdp2.sharded_model(Sparse, config, options)
+    set_routing(model, options.routing)
+    words = {"peer": "experts, FSDP2", "reshard": options.reshard, "routing": options.routing}
+    fsdp2.train_and_print(model, config, options, words)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

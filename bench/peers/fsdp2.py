@@ -1,10 +1,10 @@
 """Trains a Llama on random tokens with PyTorch's FSDP2 and torch.compile, one process per GPU, and prints one JSON line.
 
 This program is compared with `tessera bench step` on GPUs, so it uses every option that makes FSDP2 fast. Each compiled
-block is one group of parameters; the embedding and the output are separate groups. Gathers and reductions are in bf16;
-master weights, AdamW's state and its gradients are in fp32. Attention is cuDNN's with grouped heads. Projections of the
-same input are one product. Clipping and AdamW use few kernels over many weights. The host never waits for the GPU
-between steps. Example:
+block is one group of parameters; the embedding and the output are separate groups. Gathers and reductions are in bf16.
+`--state` names the types of parameters and moments, and the update (updates.py). Attention is cuDNN's with grouped heads.
+Projections of the same input are one product. Clipping and AdamW use few kernels over many weights. The host never waits
+for the GPU between steps. Example:
   torchrun --standalone --nproc-per-node 4 bench/peers/fsdp2.py --model llama3-8b --seq-len 8192 --reshard off
 """
 import argparse
@@ -23,6 +23,7 @@ from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import updates
 from quantiles import quantile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -72,12 +73,20 @@ class Llama(nn.Module):
         return self.output(self.norm(x))
 
 
-def sharded_model(build, config, reshard):
-    """Returns build(config) on this process's GPU with one parameter group per block. reshard: whether the backward pass gathers
-    parameters again.
+def initialize(model, config):
+    """Overwrites the weights, or this process's shards, with random values."""
+    with torch.no_grad():
+        for weight in map(updates.local, model.parameters()):
+            weight.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() > 1 else weight.fill_(1)
+
+
+def sharded_model(build, config, options):
+    """Returns build(config) on this process's GPU with one parameter group per block. options.reshard: whether the backward pass
+    gathers parameters again.
     """
+    reshard = options.reshard == "on"
     with torch.device("meta"):
-        model = build(config)
+        model = build(config).to(updates.STATES[options.state].parameters)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     fully_shard(model.embedding, mp_policy=policy, reshard_after_forward=reshard)
     model.embedding.set_unshard_in_backward(False)  # backward does not read the embedding
@@ -88,10 +97,7 @@ def sharded_model(build, config, reshard):
     fully_shard([model.norm, model.output], mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mp_policy=policy)
     model.to_empty(device="cuda")
-    with torch.no_grad():
-        for weight in model.parameters():
-            shard = weight.to_local()
-            shard.normal_(std=config.get("initializer_range", 0.02)) if weight.dim() > 1 else shard.fill_(1)
+    initialize(model, config)
     return model
 
 
@@ -107,19 +113,15 @@ def cross_entropy(logits, targets):
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def training_step(model, config, options):
-    """Returns a function that runs one whole step of a sharded model and returns its loss as a tensor on the GPU."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+def training_step(model, update, config, options):
+    """Returns a function that runs one whole step and returns its loss as a tensor on the GPU. update: of updates.make_update()."""
     tables = rope_tables(config, options.seq_len)
 
     def step():
         tokens = torch.randint(config["vocab_size"], (options.micro_batch, options.seq_len + 1), device="cuda")
         loss = cross_entropy(model(tokens[:, :-1], *tables), tokens[:, 1:])
         loss.backward()
-        # DTensors do not use foreach by default.
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad()
+        update.step()
         return loss.detach()
 
     return step
@@ -160,7 +162,7 @@ def read_config(options):
 
 
 def parser_of(description):
-    """Returns a parser of the flags of all peers."""
+    """Returns a parser of the flags of all peers on GPUs."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="llama3-8b", help="a name under configs/, or a config.json")
     parser.add_argument("--layers", type=int, help="number of layers (default: the model's)")
@@ -173,19 +175,30 @@ def print_result(measured, options, words, tokens):
     """Prints the JSON line on the first GPU. measured: the result of measure(). words: what the line also contains. tokens: of
     a GPU and step. Ends the program if a loss is not finite."""
     times, memory, losses = measured
-    most = torch.tensor(memory, device="cuda")
-    dist.all_reduce(most, dist.ReduceOp.MAX)
-    dist.all_reduce(losses)
-    losses = [loss / dist.get_world_size() for loss in losses.tolist()]
+    gpus = dist.get_world_size() if dist.is_initialized() else 1
+    if gpus > 1:
+        most = torch.tensor(memory, device="cuda")
+        dist.all_reduce(most, dist.ReduceOp.MAX)
+        dist.all_reduce(losses)
+        memory = most.item()
+    losses = [loss / gpus for loss in losses.tolist()]
     for step, loss in enumerate(losses, 1):
         if not math.isfinite(loss):
             sys.exit(f"error: the loss of step {step} of {len(losses)} is {loss}: no figure is reported")
-    if dist.get_rank() == 0:
+    if gpus == 1 or dist.get_rank() == 0:
         p10, median, p90 = (quantile(times, part) for part in (0.1, 0.5, 0.9))
         print(json.dumps(words | {"torch": torch.__version__, "median_ms": median, "p10_ms": p10, "p90_ms": p90,
-                                  "peak_memory_bytes": most.item(), "steps": options.steps,
-                                  "tokens_per_second_per_gpu": tokens / median * 1e3, "gpus": dist.get_world_size(),
+                                  "peak_memory_bytes": memory, "steps": options.steps,
+                                  "tokens_per_second_per_gpu": tokens / median * 1e3, "gpus": gpus,
                                   "loss": losses[-1]}), flush=True)
+
+
+def train_and_print(model, config, options, words):
+    """Measures the steps of a model and prints the JSON line, which also contains words and what the model stores."""
+    update = updates.make_update(model, options.state)
+    measured = measure(training_step(model, update, config, options), options)
+    words |= {"state": options.state, "stored_bytes": update.stored_bytes()}
+    print_result(measured, options, words, options.micro_batch * options.seq_len)
 
 
 def begin_process():
@@ -202,12 +215,12 @@ def add_reshard(parser):
 def main():
     parser = parser_of(__doc__)
     add_reshard(parser)
+    updates.add_state(parser)
     options = parser.parse_args()
     config = read_config(options)
     begin_process()
-    model = sharded_model(Llama, config, options.reshard == "on")
-    print_result(measure(training_step(model, config, options), options), options, {"peer": "fsdp2", "reshard": options.reshard},
-                 options.micro_batch * options.seq_len)
+    model = sharded_model(Llama, config, options)
+    train_and_print(model, config, options, {"peer": "fsdp2", "reshard": options.reshard})
     dist.destroy_process_group()
 
 

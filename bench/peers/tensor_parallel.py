@@ -11,6 +11,7 @@ import os
 import sys
 
 import fsdp2
+import updates
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -57,7 +58,7 @@ def tensor_parallel_model(config, mesh):
 def training_step(config, options, mesh):
     """Returns a function that runs one whole step and returns its loss as a tensor on the GPU."""
     model = tensor_parallel_model(config, mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True, **updates.SETTINGS)
     tables = fsdp2.rope_tables(config, options.seq_len)
 
     def step():
@@ -67,7 +68,7 @@ def training_step(config, options, mesh):
         with loss_parallel():
             loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
             loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        nn.utils.clip_grad_norm_(model.parameters(), updates.MAX_NORM, foreach=True)
         optimizer.step()
         optimizer.zero_grad()
         loss = loss.detach()
