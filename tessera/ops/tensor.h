@@ -39,7 +39,8 @@ at::Tensor rounded_to(const at::Tensor& tensor, at::ScalarType type);
 inline bool on_cuda(const at::Tensor& tensor) {
   return tensor.is_cuda();
 }
-// Returns libtorch's current stream for the tensor's device, never null. Throws Error if that device is not the current device.
+// Returns libtorch's current stream for the tensor's device, never null. Throws Error if that device is not the current
+// device.
 base::CudaStream stream_of(const at::Tensor& tensor);
 namespace cuda {
 base::CudaStream stream_of(const at::Tensor& tensor);

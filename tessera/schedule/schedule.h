@@ -32,6 +32,7 @@ namespace tessera::schedule {
 struct ParameterSize {
   std::string name;
   int domain = 0;  // the domain that shards the parameter (shard/domain.h); all members of a unit have the same domain
+  bool is_vector = false;  // for example the weight of a norm or a bias
   // Bytes of the gathered weight; 0: the weight is not gathered, because the rank can read its shard directly.
   std::int64_t gathered = 0;
   std::int64_t unpacked = 0;  // bytes of the weight after unpacking; 0: the weight is not unpacked
@@ -50,8 +51,8 @@ struct ParameterSize {
   bool joins() const { return !has_hop(gather, mesh::Transfer::gather_compute); }
 };
 
-// Parameters that travel together in one collective. The parameters of a unit are small and adjacent in the order of
-// first use.
+// Parameters that travel together in one collective. The parameters of a unit are small. They are adjacent in the order
+// of first use, or they are vectors whose gradients are reduced together.
 using Unit = std::vector<ParameterId>;
 
 // The interval in which the weights of a unit occupy bytes of the gather arena. A weight that is unpacked has two

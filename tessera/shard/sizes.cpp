@@ -166,6 +166,7 @@ schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayout
   Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();
   schedule::ParameterSize size{.name = spec.name,
                                .domain = spec.domain,
+                               .is_vector = spec.dims.size() == 1,
                                .gather = std::move(most.gather),
                                .reduce = std::move(most.reduce),
                                .replicas = std::move(most.replicas),

@@ -69,6 +69,7 @@ class RandomStep {
     for (ParameterSize& size : made.sizes) {
       size.scratch = size.staging > 0 ? random_.between(0, 2000) : 0;
       if (random_.once_in(8)) size.gather.push_back({mesh::Transfer::gather_compute, 1});
+      size.is_vector = random_.once_in(3);
     }
     return made;
   }
@@ -443,6 +444,23 @@ TEST(PlanUnits, HaveMembersOfOneDomain) {
   EXPECT_THAT(check(made.trace, made.sizes, schedule),
               ElementsAre(HasSubstr("gather unit 3 ['w4', 'w5']: expected members of domain 0, got 'w5' of domain 1"),
                           HasSubstr("reduce unit 0 ['w5', 'w4']: expected members of domain 0, got 'w5' of domain 1")));
+}
+
+// The gradients of vectors share a unit although matrices are between them. The limit of a unit holds.
+TEST(PlanUnits, VectorsTravelTogether) {
+  Case made = oracle::mirrored_layers(6, 2, {kArenaAlignment});
+  for (const std::size_t id : {0, 2, 5}) made.sizes[id].is_vector = true;
+  for (const std::size_t id : {1, 3, 4}) made.sizes[id].staging = 2 * kArenaAlignment;
+  const auto units = [&](std::int64_t coalesce) {
+    const Schedule schedule = plan(made.trace, made.sizes, {.coalesce_bytes = coalesce});
+    EXPECT_THAT(check(made.trace, made.sizes, schedule), IsEmpty());
+    EXPECT_EQ(schedule.reductions.size(), 2 * schedule.reduce_units.size());
+    return schedule.reduce_units;
+  };
+  made.sizes[1].staging = 3 * kArenaAlignment;
+  EXPECT_EQ(units(1 << 20), (std::vector<Unit>{{4}, {3}, {1}, {5, 2, 0}}));
+  EXPECT_EQ(units(2 * kArenaAlignment), (std::vector<Unit>{{4}, {3}, {1}, {5, 2}, {0}}));
+  EXPECT_EQ(units(0), (std::vector<Unit>{{4}, {3}, {1}, {5}, {2}, {0}}));
 }
 
 // 100,000 events with few weights that are used often, and with many weights that are used once. Sizes differ like the

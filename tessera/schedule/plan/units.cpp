@@ -1,7 +1,10 @@
-// Groups parameters into units that travel together: small parameters that are adjacent in the order of first use and
-// are used in the same passes.
+// Groups parameters into units that travel together: small parameters that are used in the same passes, and are
+// adjacent in the order of first use. The gradients of vectors need not be adjacent: a transfer of their few bytes
+// takes as long as its latency, and they can wait for the last of them.
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <span>
 #include <utility>
 
 #include "tessera/schedule/plan/plan.h"
@@ -32,10 +35,10 @@ std::int64_t aligned(std::int64_t bytes) {
   return (bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
 }
 
-// Joins adjacent parameters into units of at most `limit` bytes. Skips parameters for which bytes_of returns 0, because
-// they need no bytes.
+// Joins parameters that are adjacent in `order` into units of at most `limit` bytes. Skips parameters for which
+// bytes_of returns 0, because they need no bytes.
 template <typename BytesOf, typename Joins>
-std::vector<Unit> join(const std::vector<Occurrences>& order, std::int64_t limit, BytesOf bytes_of, Joins join) {
+std::vector<Unit> join(std::span<const Occurrences> order, std::int64_t limit, BytesOf bytes_of, Joins join) {
   std::vector<Unit> units;
   std::int64_t unit_bytes = 0;  // number of bytes of the newest unit
   const Occurrences* before = nullptr;
@@ -98,8 +101,12 @@ void plan_units(const Trace& trace, const std::vector<ParameterSize>& sizes, std
   schedule.gather_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::gathered);
   schedule.unpacked_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::unpacked);
   schedule.columnwise_bytes = bytes_by_unit(schedule.gather_units, sizes, &ParameterSize::columnwise);
-  schedule.reduce_units =
-      join(occurrences(trace, EventKind::produce), std::min(coalesce_bytes, largest_staging), staging, of_one_domain);
+  std::vector<Occurrences> produced = occurrences(trace, EventKind::produce);
+  const auto vectors =
+      std::ranges::stable_partition(produced, [&](const Occurrences& it) { return !size(it.parameter).is_vector; });
+  for (const std::span<const Occurrences> part : {std::span(produced.begin(), vectors.begin()), std::span(vectors)})
+    std::ranges::move(join(part, std::min(coalesce_bytes, largest_staging), staging, of_one_domain),
+                      std::back_inserter(schedule.reduce_units));
   schedule.reduce_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::staging);
   schedule.scratch_bytes = bytes_by_unit(schedule.reduce_units, sizes, &ParameterSize::scratch);
   for (const std::int64_t bytes : schedule.scratch_bytes) schedule.scratch = std::max(schedule.scratch, bytes);
