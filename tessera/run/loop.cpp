@@ -1,10 +1,12 @@
 #include "tessera/run/loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/lanes/host_waits.h"
@@ -13,6 +15,7 @@
 #include "tessera/hub/initial_weights.h"
 #include "tessera/launch/process_settings.h"
 #include "tessera/predict/model_flops.h"
+#include "tessera/run/pauses.h"
 #include "tessera/run/suppressions.h"
 #include "tessera/settings/resolve/graph_checks.h"
 #include "tessera/settings/shares.h"
@@ -32,6 +35,23 @@ namespace {
 constexpr int kMaxSkipped = 10;     // largest number of successive skipped steps
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+PausePlan pause_plan(const RunSetup& setup) {
+  PausePlan plan{.last_step = setup.run->steps,
+                 .eval_every = setup.run->eval_every,
+                 .save_every = setup.run->save_every,
+                 .eval_samples = setup.run->eval_samples};
+  for (const HeldOut& set : setup.valid) plan.sets.push_back(set.data->num_samples());
+  return plan;
+}
+
 // The training loop of one rank, with the state that its steps share.
 class Loop {
  public:
@@ -46,7 +66,9 @@ class Loop {
         shape_{.batch = setup.run.batch(), .seq_len = setup.run->seq_len},
         rates_(setup.run->rates),
         graph_hint_(settings::accepts_graph(setup.run.stored()), setup.run->cuda_graph),
-        suppressions_(setup.run->debug_suppress.value) {
+        suppressions_(setup.run->debug_suppress.value),
+        pauses_(pause_plan(setup)),
+        evaluation_due_(setup.evaluation_due && !setup.valid.empty()) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
 
@@ -69,12 +91,11 @@ class Loop {
     on_first_rank("", [&] { files_->open(); });
     const settings::ResolvedRun& run = setup_.run;
     summary_.last_step = setup_.first_step - 1;
-    if (summary_.last_step == run->steps) {
-      summary_.metrics.set_valid_loss(evaluate_if_due(run->steps));
+    evaluate_before_first_step();
+    if (summary_.last_step == run->steps)
       save_if_due(run->steps);
-    } else {
+    else
       vote_to_stop();
-    }
     for (std::int64_t step = setup_.first_step; step <= run->steps && !stopping_;) {
       // The first gathers of the traced step begin in the step before it.
       if (step + 1 == run->trace_step || step == run->trace_step) trainer_.runtime().record_timeline(true);
@@ -108,7 +129,7 @@ class Loop {
     write_line();
     stop_if_skipping();
     const std::int64_t step = summary_.last_step;
-    summary_.interrupted = step < setup_.run->steps;
+    summary_.interrupted = step < setup_.run->steps || evaluation_due_;
     if (step < setup_.first_step || !is_saved_after(step)) save(step);
   }
 
@@ -156,6 +177,7 @@ class Loop {
       if (peak_ && files_ != nullptr)
         metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->mesh.ranks, *peak_);
       count(result, metrics);
+      pauses_.add_training(result.seconds);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
       if (!hint.empty() && files_ != nullptr) files_->note(hint);
@@ -202,18 +224,27 @@ class Loop {
 
   void write_line() {
     if (!unwritten_) return;
+    show_line();
+    store_line(*std::exchange(unwritten_, std::nullopt));
+  }
+  void show_line() {
     traffic_.finish(*unwritten_);
     stopping_ = stopping_ || traffic_.is_any_stop_requested();
-    summary_.metrics.add(*unwritten_);
-    if (files_ != nullptr) files_->step(*unwritten_);
-    unwritten_.reset();
+    const std::int64_t step = unwritten_->step;
+    if (files_ != nullptr) files_->show(*unwritten_, pauses_.left(step), is_evaluated_after(step));
+  }
+  void store_line(const telemetry::StepMetrics& line) {
+    summary_.metrics.add(line);
+    if (files_ != nullptr) files_->store(line);
   }
 
   // Called when no step is pending. `step` is the last finished step.
   void complete_step(std::int64_t step) {
     if (step == setup_.run->trace_step) write_timeline(step);
-    unwritten_->valid_loss = evaluate_if_due(step);
-    write_line();  // writes the line before the checkpoint, so that the line of each checkpoint exists
+    show_line();
+    if (is_evaluated_after(step)) unwritten_->valid_losses = evaluate(step);
+    // Stores the line before the checkpoint, so that the line of each checkpoint exists.
+    store_line(*std::exchange(unwritten_, std::nullopt));
   }
 
   void count(const train::StepResult& result, const telemetry::StepMetrics& metrics) {
@@ -248,7 +279,7 @@ class Loop {
 
   bool is_evaluated_after(std::int64_t step) const {
     const settings::ResolvedRun& run = setup_.run;
-    return setup_.valid && (step == run->steps || (run->eval_every > 0 && step % run->eval_every == 0));
+    return !setup_.valid.empty() && (step == run->steps || (run->eval_every > 0 && step % run->eval_every == 0));
   }
 
   bool is_saved_after(std::int64_t step) const {
@@ -256,11 +287,45 @@ class Loop {
     return step == run->steps || (run->save_every > 0 && step % run->save_every == 0);
   }
 
-  std::optional<double> evaluate_if_due(std::int64_t step) {
-    if (!is_evaluated_after(step)) return std::nullopt;
+  // Evaluates if this process trains no step, for --eval-first, and if a stop request dropped the evaluation after the
+  // step of the checkpoint.
+  void evaluate_before_first_step() {
+    const std::int64_t step = summary_.last_step;
+    const bool is_first = step == 0 && setup_.run->eval_first;
+    if (setup_.valid.empty() || (step < setup_.run->steps && !is_first && !evaluation_due_)) return;
+    const telemetry::StepMetrics line{.step = step, .trained = false, .valid_losses = evaluate(step)};
+    if (!evaluation_due_) store_line(line);
+  }
+
+  // Returns the losses of the held-out sets. If a stop is requested before the end, sets evaluation_due_, and returns
+  // no losses.
+  telemetry::LossBySet evaluate(std::int64_t step) {
     const settings::ResolvedRun& run = setup_.run;
-    return trainer_.evaluate(train::evaluation_input(
-        *setup_.valid, {.micro_batch = run->micro_batch, .seq_len = run->seq_len}, trainer_.parallel()));
+    const Stopwatch watch;
+    const train::EvaluationShape shape{
+        .micro_batch = run->micro_batch, .seq_len = run->seq_len, .samples = step < run->steps ? run->eval_samples : 0};
+    telemetry::LossBySet losses;
+    double evaluated = 0;
+    vote_to_stop();
+    for (const HeldOut& set : setup_.valid) {
+      const auto samples = static_cast<double>(train::evaluated_samples(*set.data, shape));
+      const auto between = [&](double share) {
+        const double all = (evaluated + share * samples) / static_cast<double>(pauses_.samples_after(step));
+        if (files_ != nullptr) files_->evaluating(step, all, watch.seconds());
+        vote_to_stop();
+        return !stopping_;
+      };
+      if (stopping_) break;
+      const train::StepInput input = train::evaluation_input(*set.data, shape, trainer_.parallel());
+      if (const auto loss = trainer_.evaluate(input, between)) losses[set.name] = *loss;
+      evaluated += samples;
+    }
+    evaluation_due_ = losses.size() < setup_.valid.size();
+    if (evaluation_due_) return {};
+    const std::string advice = pauses_.add_evaluation(step, watch.seconds());
+    if (files_ != nullptr) files_->evaluated(step, losses, watch.seconds());
+    if (files_ != nullptr && !advice.empty()) files_->note(advice);
+    return losses;
   }
 
   void write_timeline(std::int64_t step) {
@@ -279,7 +344,11 @@ class Loop {
     if (step == setup_.first_step - 1 && setup_.checkpoint &&
         checkpoint::exists_on_first_rank(*trainer_.parallel().world, summary_.checkpoint))
       return;
-    save_trainer(trainer_, summary_.checkpoint, step, stored_state(setup_));
+    const Stopwatch watch;
+    nlohmann::json state = stored_state(setup_);
+    if (evaluation_due_) state[kEvaluationDue] = true;
+    save_trainer(trainer_, summary_.checkpoint, step, std::move(state));
+    pauses_.add_save(watch.seconds());
     const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
     if (!ends_resumption && setup_.run->keep == 0) return;
@@ -312,6 +381,8 @@ class Loop {
   train::LrSchedule rates_;
   telemetry::GraphHint graph_hint_;
   Suppressions suppressions_;
+  Pauses pauses_;
+  bool evaluation_due_;                    // whether a stop request dropped the evaluation after the last step
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;

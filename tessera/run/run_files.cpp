@@ -71,7 +71,7 @@ bool has_finished(const RunSetup& setup, const hub::RunDirectory& directory) {
   try {
     const nlohmann::json summary = base::read_json_file(directory.summary());
     const auto last = summary.at("step").get<std::int64_t>(), trained = summary.at("trained_steps").get<std::int64_t>();
-    return last == setup.run->steps &&
+    return last == setup.run->steps && !summary.at("interrupted").get<bool>() &&
            last - trained + 1 == base::read_json_file(directory.config()).at("first_step").get<std::int64_t>();
   } catch (const std::exception&) {
     return false;
@@ -81,6 +81,16 @@ bool has_finished(const RunSetup& setup, const hub::RunDirectory& directory) {
 // Under Open MPI each rank has a separate terminal, although the output may go to a file or a pipe.
 bool is_terminal() {
   return ::isatty(STDOUT_FILENO) == 1 && rendezvous::read_ranks(rendezvous::own_variables()).launcher != "mpirun";
+}
+
+std::string held_out_text(const HeldOut& set, const settings::ResolvedRun& run) {
+  const std::int64_t all = set.data->num_samples();
+  std::string text = fmt::format("held-out data{}{}: {} samples, read ", set.name.empty() ? "" : " ", set.name, all);
+  if (run->eval_first) text += "before the first step, ";
+  if (run->eval_every > 0) text += fmt::format("after each {} steps and ", run->eval_every);
+  text += "after the last step";
+  const bool is_part = run->eval_samples > 0 && run->eval_samples < all && (run->eval_every > 0 || run->eval_first);
+  return is_part ? text + fmt::format("; before the last step {} of them", run->eval_samples) : text;
 }
 
 std::int64_t suppressed_steps(const RunSummary& summary) {
@@ -158,10 +168,7 @@ RunFiles::RunFiles(const RunSetup& setup)
                    name_of(run->dtype), run.mesh().text, name_of(run->backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), run->seq_len, run->global_batch));
-  if (setup.valid)
-    note(fmt::format(
-        "held-out data: {} samples, read after {}", setup.valid->num_samples(),
-        run->eval_every > 0 ? fmt::format("each {} steps and the last step", run->eval_every) : "the last step"));
+  for (const HeldOut& set : setup.valid) note(held_out_text(set, run));
   if (finished_) {
     note(
         fmt::format("the run is finished: {} has the results of its last step, {}. No file was changed; a greater "
@@ -171,9 +178,12 @@ RunFiles::RunFiles(const RunSetup& setup)
   }
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
+  if (setup.evaluation_due && !setup.valid.empty())
+    note(fmt::format("the evaluation after step {} is repeated first: a stop request had ended it",
+                     setup.first_step - 1));
   for (const std::string& line : setup.notes) note(line);
   for (const std::string& line : settings::format_lines(run.format_table(), run->dtype)) note(line);
-  if (has_no_step(setup))
+  if (has_no_step(setup) && !setup.evaluation_due)
     note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", run->steps));
 }
 
@@ -200,10 +210,9 @@ void RunFiles::remove_set_aside() const {
   checkpoint::remove_set_aside(directory_.checkpoints());
 }
 
-void RunFiles::step(const telemetry::StepMetrics& metrics) {
+void RunFiles::store(const telemetry::StepMetrics& metrics) {
   metrics_->write(metrics);
   tensorboard_->write(metrics.step, telemetry::scalars_of(metrics));
-  progress_.step(metrics);
 }
 
 void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
@@ -267,9 +276,15 @@ void RunFiles::finish(const RunSummary& summary) {
   note("gathered: " + telemetry::format_shares(totals.gathered_by_format, 1e-6, "MB", run->dtype));
   if (run->mesh.tp > 1)
     note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", run->dtype));
-  if (json.contains("valid_loss")) note(fmt::format("held-out loss {:.4f}", json["valid_loss"].get<double>()));
+  note_held_out_losses(json);
   note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
   if (summary.interrupted) note_how_to_resume(summary);
+}
+
+void RunFiles::note_held_out_losses(const ordered_json& summary) {
+  for (const HeldOut& set : setup_.valid)
+    if (const auto loss = summary.find(telemetry::key_of_set(set.name)); loss != summary.end())
+      note(fmt::format("held-out loss{}{} {:.4f}", set.name.empty() ? "" : " of ", set.name, loss->get<double>()));
 }
 
 void RunFiles::note_how_to_resume(const RunSummary& summary) {

@@ -54,12 +54,23 @@ class RunFiles {
   // its first checkpoint.
   void remove_set_aside() const;
 
-  void step(const telemetry::StepMetrics& metrics);
+  // Prints the line of a step. `other_seconds`, `is_evaluated`: as in telemetry::Progress.
+  void show(const telemetry::StepMetrics& metrics, double other_seconds, bool is_evaluated) {
+    progress_.step(metrics, other_seconds, is_evaluated);
+  }
+  // Shows the progress and the end of an evaluation after a step (telemetry::Progress).
+  void evaluating(std::int64_t step, double share, double seconds) { progress_.evaluating(step, share, seconds); }
+  void evaluated(std::int64_t step, const telemetry::LossBySet& losses, double seconds) {
+    progress_.evaluated(step, losses, seconds);
+  }
+  // Writes the line to metrics.jsonl, and its scalars to TensorBoard's file.
+  void store(const telemetry::StepMetrics& metrics);
   void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
   void note(const std::string& line) { progress_.print(line); }
   void finish(const RunSummary& summary);
 
  private:
+  void note_held_out_losses(const nlohmann::ordered_json& summary);
   void note_how_to_resume(const RunSummary& summary);
 
   const RunSetup& setup_;

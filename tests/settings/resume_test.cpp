@@ -138,6 +138,8 @@ json other_values() {
                  {"init", "i"},
                  {"data", {"d"}},
                  {"valid", {"v"}},
+                 {"eval_samples", 7},
+                 {"eval_first", true},
                  {"backend", "mpi"},
                  {"ranks", 8},
                  {"tp", 2},
