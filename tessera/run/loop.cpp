@@ -15,6 +15,7 @@
 #include "tessera/hub/initial_weights.h"
 #include "tessera/launch/process_settings.h"
 #include "tessera/predict/model_flops.h"
+#include "tessera/run/deadlines.h"
 #include "tessera/run/pauses.h"
 #include "tessera/run/suppressions.h"
 #include "tessera/settings/resolve/graph_checks.h"
@@ -68,6 +69,7 @@ class Loop {
         graph_hint_(settings::accepts_graph(setup.run.stored()), setup.run->cuda_graph),
         suppressions_(setup.run->debug_suppress.value),
         pauses_(pause_plan(setup)),
+        deadlines_(setup.run->save_minutes, setup.run->stop_minutes, process_seconds()),
         evaluation_due_(setup.evaluation_due && !setup.valid.empty()) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
@@ -106,10 +108,11 @@ class Loop {
       const bool is_finished = !suppressed && trainer_.pending_steps() == 0;
       if (is_finished) complete_step(step);
       stop_if_skipping();
-      if (is_finished) save_if_due(step);
-      // An evaluation or a checkpoint takes time. This vote finds stop requests that arrived during this time, before
+      // An evaluation or a checkpoint takes time. The vote finds stop requests that arrived during this time, before
       // another step begins.
-      if (is_finished && step < run->steps && is_waited_for(step)) vote_to_stop();
+      const bool is_paused = is_finished && is_waited_for(step);
+      if (is_finished) save_if_due(step);
+      if (is_paused && step < run->steps) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
@@ -121,7 +124,15 @@ class Loop {
   }
 
  private:
-  void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(stop_requested_(), *trainer_.parallel().world); }
+  // The requests of this rank. Only rank 0 looks at the clock.
+  telemetry::Requests requests() const {
+    const double now = process_seconds();
+    const bool leads = files_ != nullptr;
+    return {.stop = stop_requested_() || (leads && deadlines_.is_stop_due(now)),
+            .save = leads && deadlines_.is_save_due(now)};
+  }
+
+  void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(requests().stop, *trainer_.parallel().world); }
 
   // All ranks receive a request at the same point of their loops, so they stop after the same step.
   void stop_early() {
@@ -130,7 +141,7 @@ class Loop {
     stop_if_skipping();
     const std::int64_t step = summary_.last_step;
     summary_.interrupted = step < setup_.run->steps || evaluation_due_;
-    if (step < setup_.first_step || !is_saved_after(step)) save(step);
+    if (saved_step_ != step) save(step);
   }
 
   // Returns whether an evaluation, checkpoint or timeline reads the results of the step before the next step may begin.
@@ -178,11 +189,12 @@ class Loop {
         metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->mesh.ranks, *peak_);
       count(result, metrics);
       pauses_.add_training(result.seconds);
+      deadlines_.add_step(result.seconds);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
       if (!hint.empty() && files_ != nullptr) files_->note(hint);
       write_line();
-      traffic_.start(metrics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
+      traffic_.start(metrics, requests(), gpu_reading(metrics.step), *trainer_.parallel().world);
       unwritten_ = metrics;
     }
     return std::nullopt;
@@ -229,7 +241,8 @@ class Loop {
   }
   void show_line() {
     traffic_.finish(*unwritten_);
-    stopping_ = stopping_ || traffic_.is_any_stop_requested();
+    stopping_ = stopping_ || traffic_.requests().stop;
+    save_requested_ = save_requested_ || traffic_.requests().save;
     const std::int64_t step = unwritten_->step;
     if (files_ != nullptr) files_->show(*unwritten_, pauses_.left(step), is_evaluated_after(step));
   }
@@ -284,7 +297,7 @@ class Loop {
 
   bool is_saved_after(std::int64_t step) const {
     const settings::ResolvedRun& run = setup_.run;
-    return step == run->steps || (run->save_every > 0 && step % run->save_every == 0);
+    return step == run->steps || save_requested_ || (run->save_every > 0 && step % run->save_every == 0);
   }
 
   // Evaluates if this process trains no step, for --eval-first, and if a stop request dropped the evaluation after the
@@ -339,6 +352,8 @@ class Loop {
   }
 
   void save(std::int64_t step) {
+    save_requested_ = false;
+    saved_step_ = step;
     const std::filesystem::path checkpoints = hub::RunDirectory(setup_.run->out).checkpoints();
     summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
     if (step == setup_.first_step - 1 && setup_.checkpoint &&
@@ -349,12 +364,14 @@ class Loop {
     if (evaluation_due_) state[kEvaluationDue] = true;
     save_trainer(trainer_, summary_.checkpoint, step, std::move(state));
     pauses_.add_save(watch.seconds());
+    deadlines_.add_save(process_seconds(), watch.seconds());
     const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
     if (!ends_resumption && setup_.run->keep == 0) return;
     on_first_rank("removing old checkpoints", [&] {
       if (ends_resumption) files_->remove_set_aside();
-      if (setup_.run->keep > 0) checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.run->keep));
+      if (setup_.run->keep > 0)
+        checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.run->keep), setup_.run->keep_every);
     });
   }
 
@@ -382,9 +399,12 @@ class Loop {
   telemetry::GraphHint graph_hint_;
   Suppressions suppressions_;
   Pauses pauses_;
-  bool evaluation_due_;                    // whether a stop request dropped the evaluation after the last step
-  bool has_saved_ = false;                 // whether this run has saved a checkpoint
-  std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
+  Deadlines deadlines_;
+  bool save_requested_ = false;             // whether rank 0 requests a save; has the same value on every rank
+  std::optional<std::int64_t> saved_step_;  // the step after which save() was called last
+  bool evaluation_due_;                     // whether a stop request dropped the evaluation after the last step
+  bool has_saved_ = false;                  // whether this run has saved a checkpoint
+  std::int64_t* injected_stop_ = nullptr;   // in device memory; null without injections
   RunSummary summary_;
   std::deque<telemetry::StepMetrics> enqueued_;  // lines of the pending steps, with the values that are already known
   std::optional<telemetry::StepMetrics> unwritten_;  // the last finished step, with the values of this rank

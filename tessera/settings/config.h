@@ -148,6 +148,9 @@ struct TrainConfig {
   std::int64_t eval_every = 0;            // steps between evaluations on `valid`; 0: one evaluation at the end
   std::int64_t eval_samples = 0;          // samples of a held-out set in evaluations before the last step; 0: all
   bool eval_first = false;                // whether a run also evaluates before step 1
+  std::optional<double> save_minutes;     // minutes between checkpoints; absent: only save_every counts
+  std::optional<double> stop_minutes;     // minutes after which the run has saved and ended; absent: no limit
+  std::int64_t keep_every = 0;            // `keep` does not remove checkpoints of multiples of this step; 0: no step
   double timeout_s = 60.0;                // time limit of every wait for other ranks, in seconds
   std::string out;                        // folder of the run
 

@@ -154,10 +154,10 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
     StepMetrics own;
     take(result, own);
     TrafficSum sum;
-    sum.start(own, world.rank() == 2, std::nullopt, *all);
+    sum.start(own, {.stop = world.rank() == 2, .save = world.rank() == 0}, std::nullopt, *all);
     StepMetrics step = own;
     sum.finish(step);
-    EXPECT_TRUE(sum.is_any_stop_requested());
+    EXPECT_TRUE(sum.requests().stop && sum.requests().save);
     EXPECT_EQ(step.loss, 2);
     EXPECT_DOUBLE_EQ(step.exposed_comm_ms, 2);
     EXPECT_DOUBLE_EQ(step.exposed_tp_ms.value(), 0.5);
@@ -174,10 +174,10 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
       EXPECT_EQ(again.exposed_tp_ms, step.exposed_tp_ms);
     }
     own.exposed_tp_ms.reset();
-    sum.start(own, false, std::nullopt, *all);
+    sum.start(own, {.save = world.rank() == 1}, std::nullopt, *all);
     sum.finish(own);
     EXPECT_FALSE(own.exposed_tp_ms);
-    EXPECT_FALSE(sum.is_any_stop_requested());
+    EXPECT_EQ(std::pair(sum.requests().stop, sum.requests().save), std::pair(false, true));
   });
 }
 
