@@ -227,10 +227,12 @@ fs::path resolve_checkpoint(const fs::path& path) {
                    aside.empty() ? "" : fmt::format(" (a resumed run set {} aside)", aside.back().path.string()));
 }
 
-std::vector<std::int64_t> prune_checkpoints(const fs::path& folder, int keep) {
+std::vector<std::int64_t> prune_checkpoints(const fs::path& folder, int keep, std::int64_t keep_every) {
   TESSERA_CHECK(keep >= 1, "keep: expected at least 1, got {}", keep);
   std::vector<StepFolder> all = list_checkpoints(folder);
   all.resize(all.size() - std::min(all.size(), static_cast<std::size_t>(keep)));
+  if (keep_every > 0)
+    std::erase_if(all, [&](const StepFolder& checkpoint) { return checkpoint.step % keep_every == 0; });
   return remove_all_of(all);
 }
 

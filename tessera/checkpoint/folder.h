@@ -57,9 +57,10 @@ std::optional<StepFolder> latest_checkpoint(const std::filesystem::path& folder)
 // checkpoint, or if both have one.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
 
-// Removes all checkpoints but the latest `keep` (at least 1). Each checkpoint is renamed before its files are removed,
-// so that no partial checkpoint is visible. Must not run concurrently for one folder. Returns the removed steps.
-std::vector<std::int64_t> prune_checkpoints(const std::filesystem::path& folder, int keep);
+// Removes all checkpoints but the latest `keep` (at least 1) and those of multiples of `keep_every` (0: of no step).
+// Each checkpoint is renamed before its files are removed, so that no partial checkpoint is visible. Must not run
+// concurrently for one folder. Returns the removed steps.
+std::vector<std::int64_t> prune_checkpoints(const std::filesystem::path& folder, int keep, std::int64_t keep_every = 0);
 
 // A run that resumes from an earlier step sets aside the checkpoints after that step. When the run's first new
 // checkpoint is complete, the run removes the checkpoints that are set aside. To set a checkpoint aside means to rename

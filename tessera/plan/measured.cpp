@@ -32,7 +32,8 @@ std::vector<telemetry::StepMetrics> read_metrics(const std::filesystem::path& pa
   while (std::getline(file, line))
     if (!file.eof())  // an incomplete line is skipped, because the run may be writing it
       steps.push_back(telemetry::parse_metrics_line(line, fmt::format("{}:{}", path.string(), steps.size() + 1)));
-  std::erase_if(steps, [&](const telemetry::StepMetrics& metrics) { return metrics.step < first_step; });
+  std::erase_if(steps,
+                [&](const telemetry::StepMetrics& metrics) { return !metrics.trained || metrics.step < first_step; });
   if (steps.empty() && first_step > 1)
     throw InputError("{}: holds no step from {} on, expected at least one since the run was resumed", path.string(),
                      first_step);
@@ -52,7 +53,7 @@ std::vector<telemetry::StepMetrics> steady_steps(const std::vector<telemetry::St
   const auto updates = [](const telemetry::StepMetrics& step) { return step.suppressed == 0 && !step.skipped; };
   std::vector<telemetry::StepMetrics> steady;
   for (std::size_t i = kWarmUp; i < steps.size(); ++i)
-    if (updates(steps[i]) && updates(steps[i - 1]) && !steps[i - 1].valid_loss) steady.push_back(steps[i]);
+    if (updates(steps[i]) && updates(steps[i - 1]) && steps[i - 1].valid_losses.empty()) steady.push_back(steps[i]);
   return steady;
 }
 

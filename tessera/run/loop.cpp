@@ -1,10 +1,12 @@
 #include "tessera/run/loop.h"
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/lanes/host_waits.h"
@@ -13,6 +15,8 @@
 #include "tessera/hub/initial_weights.h"
 #include "tessera/launch/process_settings.h"
 #include "tessera/predict/model_flops.h"
+#include "tessera/run/deadlines.h"
+#include "tessera/run/pauses.h"
 #include "tessera/run/suppressions.h"
 #include "tessera/settings/resolve/graph_checks.h"
 #include "tessera/settings/shares.h"
@@ -32,6 +36,23 @@ namespace {
 constexpr int kMaxSkipped = 10;     // largest number of successive skipped steps
 constexpr int kMeasuredEvery = 16;  // on GPUs: steps from one measurement of waits, clock and power to the next
 
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+
+ private:
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+PausePlan pause_plan(const RunSetup& setup) {
+  PausePlan plan{.last_step = setup.run->steps,
+                 .eval_every = setup.run->eval_every,
+                 .save_every = setup.run->save_every,
+                 .eval_samples = setup.run->eval_samples};
+  for (const HeldOut& set : setup.valid) plan.sets.push_back(set.data->num_samples());
+  return plan;
+}
+
 // The training loop of one rank, with the state that its steps share.
 class Loop {
  public:
@@ -46,7 +67,10 @@ class Loop {
         shape_{.batch = setup.run.batch(), .seq_len = setup.run->seq_len},
         rates_(setup.run->rates),
         graph_hint_(settings::accepts_graph(setup.run.stored()), setup.run->cuda_graph),
-        suppressions_(setup.run->debug_suppress.value) {
+        suppressions_(setup.run->debug_suppress.value),
+        pauses_(pause_plan(setup)),
+        deadlines_(setup.run->save_minutes, setup.run->stop_minutes, process_seconds()),
+        evaluation_due_(setup.evaluation_due && !setup.valid.empty()) {
     if (suppressions_.has_injections()) injected_stop_ = trainer_.stop_counter(kDebugStop);
   }
 
@@ -66,15 +90,19 @@ class Loop {
   }
 
   void run() {
-    on_first_rank("", [&] { files_->open(); });
+    const std::int64_t checkpoint_bytes = train::checkpoint_bytes(trainer_);
+    on_first_rank("", [&] {
+      files_->open();
+      files_->check_room(checkpoint_bytes);
+    });
+    summary_.checkpoint = setup_.checkpoint.value_or(std::filesystem::path());
     const settings::ResolvedRun& run = setup_.run;
     summary_.last_step = setup_.first_step - 1;
-    if (summary_.last_step == run->steps) {
-      summary_.metrics.set_valid_loss(evaluate_if_due(run->steps));
+    evaluate_before_first_step();
+    if (summary_.last_step == run->steps)
       save_if_due(run->steps);
-    } else {
+    else
       vote_to_stop();
-    }
     for (std::int64_t step = setup_.first_step; step <= run->steps && !stopping_;) {
       // The first gathers of the traced step begin in the step before it.
       if (step + 1 == run->trace_step || step == run->trace_step) trainer_.runtime().record_timeline(true);
@@ -85,10 +113,11 @@ class Loop {
       const bool is_finished = !suppressed && trainer_.pending_steps() == 0;
       if (is_finished) complete_step(step);
       stop_if_skipping();
-      if (is_finished) save_if_due(step);
-      // An evaluation or a checkpoint takes time. This vote finds stop requests that arrived during this time, before
+      // An evaluation or a checkpoint takes time. The vote finds stop requests that arrived during this time, before
       // another step begins.
-      if (is_finished && step < run->steps && is_waited_for(step)) vote_to_stop();
+      const bool is_paused = is_finished && is_waited_for(step);
+      if (is_finished) save_if_due(step);
+      if (is_paused && step < run->steps) vote_to_stop();
       step = suppressed.value_or(step + 1);
     }
     if (stopping_) stop_early();
@@ -97,10 +126,19 @@ class Loop {
     summary_.expert_room = trainer_.expert_room();
     summary_.suppressed_by = suppressions_.by_counter();
     if (files_ != nullptr) files_->finish(summary_);
+    if (!failed_save_.empty()) throw checkpoint::AgreedError("the last checkpoint was not saved: {}", failed_save_);
   }
 
  private:
-  void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(stop_requested_(), *trainer_.parallel().world); }
+  // The requests of this rank. Only rank 0 looks at the clock.
+  telemetry::Requests requests() const {
+    const double now = process_seconds();
+    const bool leads = files_ != nullptr;
+    return {.stop = stop_requested_() || (leads && deadlines_.is_stop_due(now)),
+            .save = leads && deadlines_.is_save_due(now)};
+  }
+
+  void vote_to_stop() { stopping_ = stopping_ || stop_vote_.any(requests().stop, *trainer_.parallel().world); }
 
   // All ranks receive a request at the same point of their loops, so they stop after the same step.
   void stop_early() {
@@ -108,8 +146,8 @@ class Loop {
     write_line();
     stop_if_skipping();
     const std::int64_t step = summary_.last_step;
-    summary_.interrupted = step < setup_.run->steps;
-    if (step < setup_.first_step || !is_saved_after(step)) save(step);
+    summary_.interrupted = step < setup_.run->steps || evaluation_due_;
+    if (saved_step_ != step) save(step);
   }
 
   // Returns whether an evaluation, checkpoint or timeline reads the results of the step before the next step may begin.
@@ -156,11 +194,13 @@ class Loop {
       if (peak_ && files_ != nullptr)
         metrics.mfu = predict::mfu_of(flops_, result.seconds, setup_.run->mesh.ranks, *peak_);
       count(result, metrics);
+      pauses_.add_training(result.seconds);
+      deadlines_.add_step(result.seconds);
       const std::string hint =
           graph_hint_.add(metrics.step - setup_.first_step, result.statistics.waiting_seconds, result.seconds);
       if (!hint.empty() && files_ != nullptr) files_->note(hint);
       write_line();
-      traffic_.start(metrics, stop_requested_(), gpu_reading(metrics.step), *trainer_.parallel().world);
+      traffic_.start(metrics, requests(), gpu_reading(metrics.step), *trainer_.parallel().world);
       unwritten_ = metrics;
     }
     return std::nullopt;
@@ -202,18 +242,28 @@ class Loop {
 
   void write_line() {
     if (!unwritten_) return;
+    show_line();
+    store_line(*std::exchange(unwritten_, std::nullopt));
+  }
+  void show_line() {
     traffic_.finish(*unwritten_);
-    stopping_ = stopping_ || traffic_.is_any_stop_requested();
-    summary_.metrics.add(*unwritten_);
-    if (files_ != nullptr) files_->step(*unwritten_);
-    unwritten_.reset();
+    stopping_ = stopping_ || traffic_.requests().stop;
+    save_requested_ = save_requested_ || traffic_.requests().save;
+    const std::int64_t step = unwritten_->step;
+    if (files_ != nullptr) files_->show(*unwritten_, pauses_.left(step), is_evaluated_after(step));
+  }
+  void store_line(const telemetry::StepMetrics& line) {
+    summary_.metrics.add(line);
+    if (files_ != nullptr) files_->store(line);
   }
 
   // Called when no step is pending. `step` is the last finished step.
   void complete_step(std::int64_t step) {
     if (step == setup_.run->trace_step) write_timeline(step);
-    unwritten_->valid_loss = evaluate_if_due(step);
-    write_line();  // writes the line before the checkpoint, so that the line of each checkpoint exists
+    show_line();
+    if (is_evaluated_after(step)) unwritten_->valid_losses = evaluate(step);
+    // Stores the line before the checkpoint, so that the line of each checkpoint exists.
+    store_line(*std::exchange(unwritten_, std::nullopt));
   }
 
   void count(const train::StepResult& result, const telemetry::StepMetrics& metrics) {
@@ -248,19 +298,53 @@ class Loop {
 
   bool is_evaluated_after(std::int64_t step) const {
     const settings::ResolvedRun& run = setup_.run;
-    return setup_.valid && (step == run->steps || (run->eval_every > 0 && step % run->eval_every == 0));
+    return !setup_.valid.empty() && (step == run->steps || (run->eval_every > 0 && step % run->eval_every == 0));
   }
 
   bool is_saved_after(std::int64_t step) const {
     const settings::ResolvedRun& run = setup_.run;
-    return step == run->steps || (run->save_every > 0 && step % run->save_every == 0);
+    return step == run->steps || save_requested_ || (run->save_every > 0 && step % run->save_every == 0);
   }
 
-  std::optional<double> evaluate_if_due(std::int64_t step) {
-    if (!is_evaluated_after(step)) return std::nullopt;
+  // Evaluates if this process trains no step, for --eval-first, and if a stop request dropped the evaluation after the
+  // step of the checkpoint.
+  void evaluate_before_first_step() {
+    const std::int64_t step = summary_.last_step;
+    const bool is_first = step == 0 && setup_.run->eval_first;
+    if (setup_.valid.empty() || (step < setup_.run->steps && !is_first && !evaluation_due_)) return;
+    const telemetry::StepMetrics line{.step = step, .trained = false, .valid_losses = evaluate(step)};
+    if (!evaluation_due_) store_line(line);
+  }
+
+  // Returns the losses of the held-out sets. If a stop is requested before the end, sets evaluation_due_, and returns
+  // no losses.
+  telemetry::LossBySet evaluate(std::int64_t step) {
     const settings::ResolvedRun& run = setup_.run;
-    return trainer_.evaluate(train::evaluation_input(
-        *setup_.valid, {.micro_batch = run->micro_batch, .seq_len = run->seq_len}, trainer_.parallel()));
+    const Stopwatch watch;
+    const train::EvaluationShape shape{
+        .micro_batch = run->micro_batch, .seq_len = run->seq_len, .samples = step < run->steps ? run->eval_samples : 0};
+    telemetry::LossBySet losses;
+    double evaluated = 0;
+    vote_to_stop();
+    for (const HeldOut& set : setup_.valid) {
+      const auto samples = static_cast<double>(train::evaluated_samples(*set.data, shape));
+      const auto between = [&](double share) {
+        const double all = (evaluated + share * samples) / static_cast<double>(pauses_.samples_after(step));
+        if (files_ != nullptr) files_->evaluating(step, all, watch.seconds());
+        vote_to_stop();
+        return !stopping_;
+      };
+      if (stopping_) break;
+      const train::StepInput input = train::evaluation_input(*set.data, shape, trainer_.parallel());
+      if (const auto loss = trainer_.evaluate(input, between)) losses[set.name] = *loss;
+      evaluated += samples;
+    }
+    evaluation_due_ = losses.size() < setup_.valid.size();
+    if (evaluation_due_) return {};
+    const std::string advice = pauses_.add_evaluation(step, watch.seconds());
+    if (files_ != nullptr) files_->evaluated(step, losses, watch.seconds());
+    if (files_ != nullptr && !advice.empty()) files_->note(advice);
+    return losses;
   }
 
   void write_timeline(std::int64_t step) {
@@ -274,19 +358,58 @@ class Loop {
   }
 
   void save(std::int64_t step) {
+    save_requested_ = false;
+    saved_step_ = step;
     const std::filesystem::path checkpoints = hub::RunDirectory(setup_.run->out).checkpoints();
-    summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
+    const std::filesystem::path folder = checkpoints / checkpoint::step_folder_name(step);
     if (step == setup_.first_step - 1 && setup_.checkpoint &&
-        checkpoint::exists_on_first_rank(*trainer_.parallel().world, summary_.checkpoint))
+        checkpoint::exists_on_first_rank(*trainer_.parallel().world, folder)) {
+      summary_.checkpoint = folder;
       return;
-    save_trainer(trainer_, summary_.checkpoint, step, stored_state(setup_));
+    }
+    const Stopwatch watch;
+    nlohmann::json state = stored_state(setup_);
+    if (evaluation_due_) state[kEvaluationDue] = true;
+    failed_save_ = failure_of([&] { save_trainer(trainer_, folder, step, std::move(state)); });
+    pauses_.add_save(watch.seconds());
+    deadlines_.add_save(process_seconds(), watch.seconds());
+    if (!failed_save_.empty()) return count_failed_save();
+    failed_in_a_row_ = 0;
+    summary_.checkpoint = folder;
+    remove_old_checkpoints(checkpoints);
+  }
+
+  // Runs a collective operation on files. Returns the message of an error that all ranks have in common, such as a full
+  // disk. Returns an empty text if the operation succeeded.
+  static std::string failure_of(const std::function<void()>& work) {
+    try {
+      work();
+      return {};
+    } catch (const checkpoint::AgreedError& error) {
+      return error.what();
+    }
+  }
+
+  void count_failed_save() {
+    ++summary_.failed_saves;
+    if (++failed_in_a_row_ >= setup_.run->save_failures)
+      throw checkpoint::AgreedError("{}; {} saves in a row failed (--save-failures)", failed_save_, failed_in_a_row_);
+    if (files_ != nullptr)
+      files_->note(fmt::format("warning: {}; the run tries again when it saves next", failed_save_));
+  }
+
+  void remove_old_checkpoints(const std::filesystem::path& checkpoints) {
     const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
     if (!ends_resumption && setup_.run->keep == 0) return;
-    on_first_rank("removing old checkpoints", [&] {
-      if (ends_resumption) files_->remove_set_aside();
-      if (setup_.run->keep > 0) checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.run->keep));
+    const std::string failure = failure_of([&] {
+      on_first_rank("removing old checkpoints", [&] {
+        if (ends_resumption) files_->remove_set_aside();
+        if (setup_.run->keep > 0)
+          checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.run->keep), setup_.run->keep_every);
+      });
     });
+    if (!failure.empty() && files_ != nullptr) files_->note("warning: " + failure);
   }
 
   // Runs `work` on rank 0 while the other ranks wait. The other ranks may wait longer than the time limit of an
@@ -312,6 +435,13 @@ class Loop {
   train::LrSchedule rates_;
   telemetry::GraphHint graph_hint_;
   Suppressions suppressions_;
+  Pauses pauses_;
+  Deadlines deadlines_;
+  bool save_requested_ = false;             // whether rank 0 requests a save; has the same value on every rank
+  std::optional<std::int64_t> saved_step_;  // the step after which save() was called last
+  std::string failed_save_;                 // why the last save failed; empty: it succeeded. Equal on every rank
+  std::int64_t failed_in_a_row_ = 0;
+  bool evaluation_due_;                    // whether a stop request dropped the evaluation after the last step
   bool has_saved_ = false;                 // whether this run has saved a checkpoint
   std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;

@@ -11,7 +11,9 @@ namespace tessera::run {
 // set on rank 0 and null on the other ranks. Trains from setup.first_step to config.steps. Evaluates and saves
 // checkpoints as the settings require, and always saves the last step. After `stop_requested` returns true on any rank,
 // all ranks finish the pending steps, evaluation and checkpoint. They save the last step if it is not saved yet, and
-// return. Throws base::OutOfMemory if an allocation fails before the first step. Throws Error for: a later failed
+// return. A save that fails on all ranks alike does not end
+// the run, except the last save and config.save_failures failures in a row: then throws checkpoint::AgreedError. Throws
+// base::OutOfMemory if an allocation fails before the first step. Throws Error for: a later failed
 // allocation; a failed operation, with the rank and the operation; several steps in a row with gradients that are not
 // finite; a step that is suppressed several times in a row.
 void run_training(comm::World& world, const RunSetup& setup, RunFiles* files, const StopRequested& stop_requested);

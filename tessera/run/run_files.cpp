@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "tessera/checkpoint/folder.h"
 #include "tessera/hub/tokenizer/tokenizer_files.h"
 #include "tessera/launch/resume_command.h"
+#include "tessera/plan/plan_head.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/settings/expert_summary.h"
 #include "tessera/settings/inspect_places.h"
@@ -71,7 +73,7 @@ bool has_finished(const RunSetup& setup, const hub::RunDirectory& directory) {
   try {
     const nlohmann::json summary = base::read_json_file(directory.summary());
     const auto last = summary.at("step").get<std::int64_t>(), trained = summary.at("trained_steps").get<std::int64_t>();
-    return last == setup.run->steps &&
+    return last == setup.run->steps && !summary.at("interrupted").get<bool>() &&
            last - trained + 1 == base::read_json_file(directory.config()).at("first_step").get<std::int64_t>();
   } catch (const std::exception&) {
     return false;
@@ -81,6 +83,16 @@ bool has_finished(const RunSetup& setup, const hub::RunDirectory& directory) {
 // Under Open MPI each rank has a separate terminal, although the output may go to a file or a pipe.
 bool is_terminal() {
   return ::isatty(STDOUT_FILENO) == 1 && rendezvous::read_ranks(rendezvous::own_variables()).launcher != "mpirun";
+}
+
+std::string held_out_text(const HeldOut& set, const settings::ResolvedRun& run) {
+  const std::int64_t all = set.data->num_samples();
+  std::string text = fmt::format("held-out data{}{}: {} samples, read ", set.name.empty() ? "" : " ", set.name, all);
+  if (run->eval_first) text += "before the first step, ";
+  if (run->eval_every > 0) text += fmt::format("after each {} steps and ", run->eval_every);
+  text += "after the last step";
+  const bool is_part = run->eval_samples > 0 && run->eval_samples < all && (run->eval_every > 0 || run->eval_first);
+  return is_part ? text + fmt::format("; before the last step {} of them", run->eval_samples) : text;
 }
 
 std::int64_t suppressed_steps(const RunSummary& summary) {
@@ -158,10 +170,7 @@ RunFiles::RunFiles(const RunSetup& setup)
                    name_of(run->dtype), run.mesh().text, name_of(run->backend)));
   note(fmt::format("data: {} tokens, {} samples of {} tokens an epoch; {} sequences a step", setup.data->num_tokens(),
                    setup.data->num_samples(), run->seq_len, run->global_batch));
-  if (setup.valid)
-    note(fmt::format(
-        "held-out data: {} samples, read after {}", setup.valid->num_samples(),
-        run->eval_every > 0 ? fmt::format("each {} steps and the last step", run->eval_every) : "the last step"));
+  for (const HeldOut& set : setup.valid) note(held_out_text(set, run));
   if (finished_) {
     note(
         fmt::format("the run is finished: {} has the results of its last step, {}. No file was changed; a greater "
@@ -171,9 +180,12 @@ RunFiles::RunFiles(const RunSetup& setup)
   }
   if (setup.checkpoint)
     note(fmt::format("resuming from {} with step {}", setup.checkpoint->string(), setup.first_step));
+  if (setup.evaluation_due && !setup.valid.empty())
+    note(fmt::format("the evaluation after step {} is repeated first: a stop request had ended it",
+                     setup.first_step - 1));
   for (const std::string& line : setup.notes) note(line);
   for (const std::string& line : settings::format_lines(run.format_table(), run->dtype)) note(line);
-  if (has_no_step(setup))
+  if (has_no_step(setup) && !setup.evaluation_due)
     note(fmt::format("the checkpoint is at or after the last step, {}: a greater --steps trains longer", run->steps));
 }
 
@@ -196,14 +208,30 @@ void RunFiles::open() {
   tensorboard_.emplace(directory_.root(), setup_.first_step > 1 ? std::optional(setup_.first_step) : std::nullopt);
 }
 
+void RunFiles::check_room(std::int64_t checkpoint_bytes) {
+  std::error_code code;
+  const std::filesystem::space_info space = std::filesystem::space(directory_.root(), code);
+  if (code) return;
+  const std::int64_t keep = setup_.run->keep;
+  std::int64_t count = 1;
+  if (keep > 0) {
+    const auto stored = static_cast<std::int64_t>(checkpoint::list_checkpoints(directory_.checkpoints()).size());
+    count = std::max<std::int64_t>(1, keep + 1 - stored);
+  }
+  const std::int64_t needed = count * checkpoint_bytes;
+  if (space.available >= static_cast<std::uintmax_t>(needed)) return;
+  note(fmt::format("warning: {} has {} free, expected {} for {}", directory_.root().string(),
+                   plan::bytes_text(static_cast<std::int64_t>(space.available)), plan::bytes_text(needed),
+                   count == 1 ? "a checkpoint" : fmt::format("{} checkpoints (--keep {} and one more)", count, keep)));
+}
+
 void RunFiles::remove_set_aside() const {
   checkpoint::remove_set_aside(directory_.checkpoints());
 }
 
-void RunFiles::step(const telemetry::StepMetrics& metrics) {
+void RunFiles::store(const telemetry::StepMetrics& metrics) {
   metrics_->write(metrics);
   tensorboard_->write(metrics.step, telemetry::scalars_of(metrics));
-  progress_.step(metrics);
 }
 
 void RunFiles::step_trace(std::int64_t step, const ordered_json& trace) {
@@ -220,6 +248,7 @@ void RunFiles::finish(const RunSummary& summary) {
                        {"skipped_steps", summary.skipped_steps},
                        {"suppressed_steps", suppressed_steps(summary)},
                        {"unproduced_gradients", summary.unproduced_gradients}};
+  if (summary.failed_saves > 0) json["failed_saves"] = summary.failed_saves;
   if (!summary.suppressed_by.empty()) {
     json["suppressed_by"] = summary.suppressed_by;
     json["discarded_steps"] = summary.discarded_steps;
@@ -267,9 +296,15 @@ void RunFiles::finish(const RunSummary& summary) {
   note("gathered: " + telemetry::format_shares(totals.gathered_by_format, 1e-6, "MB", run->dtype));
   if (run->mesh.tp > 1)
     note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", run->dtype));
-  if (json.contains("valid_loss")) note(fmt::format("held-out loss {:.4f}", json["valid_loss"].get<double>()));
-  note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
+  note_held_out_losses(json);
+  note(fmt::format("checkpoint: {}", summary.checkpoint.empty() ? "none" : summary.checkpoint.string()));
   if (summary.interrupted) note_how_to_resume(summary);
+}
+
+void RunFiles::note_held_out_losses(const ordered_json& summary) {
+  for (const HeldOut& set : setup_.valid)
+    if (const auto loss = summary.find(telemetry::key_of_set(set.name)); loss != summary.end())
+      note(fmt::format("held-out loss{}{} {:.4f}", set.name.empty() ? "" : " of ", set.name, loss->get<double>()));
 }
 
 void RunFiles::note_how_to_resume(const RunSummary& summary) {

@@ -19,6 +19,7 @@ namespace tessera::run {
 
 // The results in the summary of a run. The summary also contains settings.
 struct RunSummary {
+  std::int64_t failed_saves = 0;
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
   // Counters of rank 0, summed over the run's steps (runtime/watch/statistics.h).
   std::int64_t tp_pieces = 0, tp_fallbacks = 0, columnwise_copies = 0;
@@ -54,12 +55,27 @@ class RunFiles {
   // its first checkpoint.
   void remove_set_aside() const;
 
-  void step(const telemetry::StepMetrics& metrics);
+  // Prints a warning if the file system has too little space for the checkpoints that --keep keeps and one more, or for
+  // one checkpoint without --keep. Called after open().
+  void check_room(std::int64_t checkpoint_bytes);
+
+  // Prints the line of a step. `other_seconds`, `is_evaluated`: as in telemetry::Progress.
+  void show(const telemetry::StepMetrics& metrics, double other_seconds, bool is_evaluated) {
+    progress_.step(metrics, other_seconds, is_evaluated);
+  }
+  // Shows the progress and the end of an evaluation after a step (telemetry::Progress).
+  void evaluating(std::int64_t step, double share, double seconds) { progress_.evaluating(step, share, seconds); }
+  void evaluated(std::int64_t step, const telemetry::LossBySet& losses, double seconds) {
+    progress_.evaluated(step, losses, seconds);
+  }
+  // Writes the line to metrics.jsonl, and its scalars to TensorBoard's file.
+  void store(const telemetry::StepMetrics& metrics);
   void step_trace(std::int64_t step, const nlohmann::ordered_json& trace);
   void note(const std::string& line) { progress_.print(line); }
   void finish(const RunSummary& summary);
 
  private:
+  void note_held_out_losses(const nlohmann::ordered_json& summary);
   void note_how_to_resume(const RunSummary& summary);
 
   const RunSetup& setup_;

@@ -8,6 +8,7 @@
 #include "tessera/base/json_file.h"
 #include "tessera/base/version.h"
 #include "tessera/checkpoint/checkpoint.h"
+#include "tessera/data/held_out.h"
 #include "tessera/hub/find_checkpoint.h"
 #include "tessera/hub/initial_weights.h"
 #include "tessera/hub/stored_run.h"
@@ -144,7 +145,8 @@ void add_tokenizer(RunSetup& setup, const json& state, const std::string& where,
   setup.tokenizer = of_weights.empty() ? hub::tokenizer_of_data(setup.run->data) : of_weights;
   if (places.part > 0) return;
   std::vector<hub::FlagData> data{{.flag = "--data", .blend = setup.run->data}};
-  if (setup.valid) data.push_back({.flag = "--valid", .blend = setup.run->valid});
+  for (const data::HeldOutSet& set : data::parse_held_out(setup.run->valid, "--valid"))
+    data.push_back({.flag = "--valid", .blend = set.blend});
   const hub::ReadingModel model{.name = setup.run->model,
                                 .vocab_size = setup.run.model()->sizes().vocab_size,
                                 .tokenizer = of_weights,
@@ -205,6 +207,7 @@ RunSetup resolved_setup(Start& start, const RunPlaces& places) {
   RunSetup setup{.run = settings::resolve(config, std::move(model), settings::Use::train, places.world_size),
                  .checkpoint = start.checkpoint,
                  .first_step = start.reader ? start.reader->step() + 1 : 1,
+                 .evaluation_due = start.reader && state.is_object() && state.value(kEvaluationDue, json()) == true,
                  .notes = start.notes};
   plan::check_budgets(setup.run);
   if (setup.run->recompute == settings::RecomputeSetting::automatic)
@@ -220,8 +223,10 @@ RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& p
   RunSetup setup = resolved_setup(start, places);
   setup.data = open_data({.blend = setup.run->data, .stored = start.reader ? state.value("data", json()) : json()},
                          setup, places);
-  if (!setup.run->valid.empty())
-    setup.valid = open_data({.blend = setup.run->valid, .flag = "--valid", .uses_weights = false}, setup, places);
+  for (const data::HeldOutSet& set : data::parse_held_out(setup.run->valid, "--valid"))
+    setup.valid.push_back(
+        {.name = set.name,
+         .data = open_data({.blend = set.blend, .flag = "--valid", .uses_weights = false}, setup, places)});
   if (start.reader) check_stored(setup, state, where);
   if (start.reader) {
     check_stored_types(*start.reader, setup.run);
@@ -252,7 +257,8 @@ json equal_on_all_ranks(const RunSetup& setup) {
       all[settings::flag_of(setting.name)] = settings::value_of(setup.run.stored(), setting);
   all["the model"] = setup.run.model()->to_json();
   all["the data"] = setup.data->fingerprint();
-  if (setup.valid) all["the held-out data"] = setup.valid->fingerprint();
+  for (const HeldOut& set : setup.valid)
+    all["the held-out data" + (set.name.empty() ? "" : " " + set.name)] = set.data->fingerprint();
   all["the first step"] = setup.first_step;
   all["the first weights"] = setup.checkpoint ? "of a checkpoint" : setup.run->init.empty() ? "random" : "of --init";
   return all;

@@ -13,11 +13,19 @@
 
 namespace tessera::run {
 
+// A held-out set of the run.
+struct HeldOut {
+  std::string name;  // empty: the set without a name
+  std::shared_ptr<const data::TrainingData> data;
+};
+
 struct RunSetup {
   settings::ResolvedRun run;
-  std::shared_ptr<const data::TrainingData> data = {}, valid = {};  // valid: null without held-out data
-  std::optional<std::filesystem::path> checkpoint = {};             // checkpoint to start from
-  std::int64_t first_step = 1;                                      // the next step to train
+  std::shared_ptr<const data::TrainingData> data = {};
+  std::vector<HeldOut> valid = {};                       // may be empty
+  std::optional<std::filesystem::path> checkpoint = {};  // checkpoint to start from
+  std::int64_t first_step = 1;                           // the next step to train
+  bool evaluation_due = false;  // whether a stop request dropped the evaluation after the step of the checkpoint
   std::filesystem::path tokenizer = {};  // folder of the tokenizer that is copied to the run; empty: unknown
   hub::BeginIds begin_ids = {};          // the begin tokens of the training data
   std::vector<std::string> notes = {};   // lines to print at the start
@@ -32,6 +40,9 @@ struct RunPlaces {
 
 // Reads and checks all inputs without writing a file. `command` is the result of parse_train_flags. Throws InputError.
 RunSetup make_run_setup(const settings::TrainConfig& command, const RunPlaces& places);
+
+// The member of a checkpoint's state, true, that sets RunSetup::evaluation_due. Absent otherwise.
+inline constexpr const char* kEvaluationDue = "evaluation_due";
 
 // Returns the state that the run stores in its checkpoints and in config.json: settings, model, data, versions.
 nlohmann::json stored_state(const RunSetup& setup);

@@ -76,7 +76,7 @@ struct TrainConfig {
   std::string model;               // a name under configs/, or a path (models::find_model_config)
   std::string init;                // Hugging Face folder whose weights the run starts from; empty: random weights
   std::vector<std::string> data;   // PREFIX, or W1 PREFIX1 W2 PREFIX2 ...
-  std::vector<std::string> valid;  // held-out data in the form of `data`; may be empty
+  std::vector<std::string> valid;  // held-out data in the form of data::parse_held_out; may be empty
 
   Backend backend = Backend::local;
   std::int64_t threads = 1;  // intra-op threads of a rank
@@ -146,6 +146,12 @@ struct TrainConfig {
                                           // keep: number of checkpoints to keep; 0: all
   std::string resume;                     // checkpoint path, or "latest"; empty: a new run
   std::int64_t eval_every = 0;            // steps between evaluations on `valid`; 0: one evaluation at the end
+  std::int64_t eval_samples = 0;          // samples of a held-out set in evaluations before the last step; 0: all
+  bool eval_first = false;                // whether a run also evaluates before step 1
+  std::optional<double> save_minutes;     // minutes between checkpoints; absent: only save_every counts
+  std::optional<double> stop_minutes;     // minutes after which the run has saved and ended; absent: no limit
+  std::int64_t keep_every = 0;            // `keep` does not remove checkpoints of multiples of this step; 0: no step
+  std::int64_t save_failures = 3;         // number of failed saves in a row that ends the run
   double timeout_s = 60.0;                // time limit of every wait for other ranks, in seconds
   std::string out;                        // folder of the run
 

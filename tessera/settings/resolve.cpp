@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "tessera/base/error.h"
+#include "tessera/data/held_out.h"
 #include "tessera/settings/places.h"
 #include "tessera/settings/resolve/expert_checks.h"
 #include "tessera/settings/resolve/formats.h"
@@ -56,8 +57,14 @@ void check_rates(const TrainConfig& config) {
 }
 
 void check_dependants(const TrainConfig& config) {
-  if (config.eval_every > 0 && config.valid.empty())
-    throw InputError("--eval-every: got {} without --valid, expected held-out data to evaluate on", config.eval_every);
+  data::parse_held_out(config.valid, "--valid");
+  const auto require_valid = [&](std::string_view flag, std::int64_t value, const std::string& got) {
+    if (value > 0 && config.valid.empty())
+      throw InputError("{}: got {} without --valid, expected held-out data to evaluate on", flag, got);
+  };
+  require_valid("--eval-every", config.eval_every, std::to_string(config.eval_every));
+  require_valid("--eval-samples", config.eval_samples, std::to_string(config.eval_samples));
+  require_valid("--eval-first", config.eval_first ? 1 : 0, "on");
   if (config.trace_step > config.steps)
     throw InputError("--trace-step: got {}, expected at most --steps {}", config.trace_step, config.steps);
   const std::map<std::int64_t, int>& suppressed = config.debug_suppress.value;

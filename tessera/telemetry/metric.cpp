@@ -9,6 +9,8 @@
 namespace tessera::telemetry {
 namespace {
 
+constexpr std::string_view kValidLoss = "valid_loss";
+
 // Returns the row with a source: a member of StepResult or StepStatistics, or a function of one of them.
 template <auto member, auto source>
 constexpr Metric from(Metric row) {
@@ -87,7 +89,7 @@ std::span<const Metric> metric_rows() {
         {.key = "exposed_tp_ms", .over_ranks = mean, .tensorboard = true, .summary = other_median}),
     from<&M::exposed_weights_ms, exposed_weights_ms>(
         {.key = "exposed_weights_ms", .over_ranks = mean, .line = never, .summary = other_median}),
-    Metric{.key = "valid_loss", .member = &M::valid_loss, .tensorboard = true, .summary = last},
+    Metric{.key = "valid_loss", .member = &M::valid_losses, .tensorboard = true, .summary = last},
     Metric{.key = "aux_loss", .member = &M::aux_loss},
     Metric{.key = "z_loss", .member = &M::z_loss},
     Metric{.key = "expert_load", .member = &M::expert_load},
@@ -132,6 +134,29 @@ nlohmann::ordered_json json_of(const Metric& metric, const StepMetrics& step, qu
       metric.member);
 }
 
+bool applies_to(const Metric& metric, const StepMetrics& step) {
+  return step.trained || metric.member == Metric::Member(&StepMetrics::step) ||
+         metric.member == Metric::Member(&StepMetrics::valid_losses);
+}
+
+std::string key_of_set(std::string_view name) {
+  return std::string(kValidLoss) + (name.empty() ? "" : "/") + std::string(name);
+}
+
+std::optional<std::string> set_of_key(std::string_view key) {
+  if (!key.starts_with(kValidLoss)) return std::nullopt;
+  const std::string_view rest = key.substr(kValidLoss.size());
+  if (rest.empty()) return "";
+  return rest.size() > 1 && rest.front() == '/' ? std::optional<std::string>(rest.substr(1)) : std::nullopt;
+}
+
+void each_entry(const Metric& metric, const StepMetrics& step, quant::DType dtype,
+                const std::function<void(const std::string& key, const nlohmann::ordered_json& value)>& take) {
+  if (!std::holds_alternative<LossBySet StepMetrics::*>(metric.member))
+    return take(std::string(metric.key), json_of(metric, step, dtype));
+  for (const auto& [name, loss] : step.*std::get<LossBySet StepMetrics::*>(metric.member)) take(key_of_set(name), loss);
+}
+
 std::optional<double> number_of(const Metric& metric, const StepMetrics& step) {
   const nlohmann::ordered_json value = json_of(metric, step, {});
   return value.is_number() ? std::optional(value.get<double>()) : std::nullopt;
@@ -150,7 +175,7 @@ void each_number(const Metric& metric, StepMetrics& step, const std::function<vo
     } else if constexpr (requires { value.has_value(); }) {
       const auto number = changed(value.value_or(typename Value::value_type{}));
       value = changed(value.has_value()) ? Value(number) : std::nullopt;
-    } else if constexpr (!std::is_same_v<Value, CountsByLayer>) {
+    } else if constexpr (!std::is_same_v<Value, CountsByLayer> && !std::is_same_v<Value, LossBySet>) {
       for (auto& number : value) number = changed(number);
     }
   };

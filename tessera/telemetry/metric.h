@@ -4,9 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -24,11 +26,15 @@ namespace tessera::telemetry {
 template <typename T>
 using ByFormat = std::array<T, quant::kFormats>;  // index: number format
 using CountsByLayer = std::vector<std::vector<std::int64_t>>;
+using LossBySet = std::map<std::string, double>;  // by name of a held-out set; the set without a name has the name ""
 
 struct StepMetrics {
-  std::int64_t step = 0;  // number of the step, from 1
-  double loss = 0;        // mean loss of the step's tokens, before the update
-  double grad_norm = 0;   // norm of the gradient before clipping
+  std::int64_t step = 0;  // number of the step, from 1; 0 for the evaluation before the first step
+  // False: this process evaluated the weights after this step and did not train it. Only `step` and `valid_losses` are
+  // set.
+  bool trained = true;
+  double loss = 0;       // mean loss of the step's tokens, before the update
+  double grad_norm = 0;  // norm of the gradient before clipping
   double lr = 0;
   std::int64_t tokens = 0;  // number of targets in the global batch that the loss counts
   double tokens_per_second = 0;
@@ -48,7 +54,7 @@ struct StepMetrics {
   // count as bf16.
   ByFormat<std::int64_t> activations_by_format{};
   std::optional<double> mfu{};  // as defined in predict/model_flops.h; nullopt: the peak of the processors is not known
-  std::optional<double> valid_loss{};  // set if an evaluation followed the step
+  LossBySet valid_losses{};     // set if an evaluation followed the step
   // Set for a model with experts. aux_loss and z_loss are the losses of the routers, multiplied by their coefficients.
   // `loss` does not include them. expert_load is the largest load of an expert divided by the mean load, in the layer
   // where this ratio is largest.
@@ -86,7 +92,7 @@ struct Metric {
       std::variant<bool StepMetrics::*, int StepMetrics::*, std::int64_t StepMetrics::*, double StepMetrics::*,
                    std::optional<int> StepMetrics::*, std::optional<std::int64_t> StepMetrics::*,
                    std::optional<double> StepMetrics::*, ByFormat<std::int64_t> StepMetrics::*,
-                   ByFormat<double> StepMetrics::*, CountsByLayer StepMetrics::*>;
+                   ByFormat<double> StepMetrics::*, CountsByLayer StepMetrics::*, LossBySet StepMetrics::*>;
 
   std::string_view key;
   Member member{};
@@ -108,6 +114,17 @@ void take(const train::StepResult& result, StepMetrics& metrics);
 
 // Returns the value as JSON; null if the step lacks it. The keys of values by format are results of name_in_run.
 nlohmann::ordered_json json_of(const Metric& metric, const StepMetrics& step, quant::DType dtype);
+// Calls `take` with the key and the value of each entry of the metric: one for each held-out set, with its key_of_set,
+// and otherwise one with the metric's key, which may be null. The keys of values by format are results of name_in_run.
+void each_entry(const Metric& metric, const StepMetrics& step, quant::DType dtype,
+                const std::function<void(const std::string& key, const nlohmann::ordered_json& value)>& take);
+// Returns whether the step can have the metric: any metric if the step was trained, otherwise its number and its
+// held-out losses.
+bool applies_to(const Metric& metric, const StepMetrics& step);
+// Returns "valid_loss/NAME"; without a name "valid_loss".
+std::string key_of_set(std::string_view name);
+// Returns the name of the held-out set if the key is a result of key_of_set.
+std::optional<std::string> set_of_key(std::string_view key);
 // Returns the value; nullopt if the step lacks it or if it is not a single number.
 std::optional<double> number_of(const Metric& metric, const StepMetrics& step);
 // Calls `change` with each number of the metric, which it may change: with the values by format, or with the value. An

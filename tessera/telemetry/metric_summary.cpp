@@ -53,15 +53,15 @@ MetricSummary::MetricSummary() {
 
 void MetricSummary::add(const StepMetrics& step) {
   for (const Metric& metric : metric_rows()) {
+    if (!applies_to(metric, step)) continue;
     if (metric.summary == InSummary::last)
-      if (const auto value = json_of(metric, step, {}); !value.is_null()) last_[std::string(metric.key)] = value;
+      each_entry(metric, step, {}, [&](const std::string& key, const nlohmann::ordered_json& value) {
+        if (!value.is_null()) last_[key] = value;
+      });
     if (metric.summary == InSummary::other_total) add_total(metric, step, totals_);
   }
+  if (!step.trained) return;
   for (auto& [metric, values] : values_) add_number(*metric, step, values);
-}
-
-void MetricSummary::set_valid_loss(const std::optional<double>& loss) {
-  if (loss) last_["valid_loss"] = *loss;
 }
 
 StepMetrics MetricSummary::medians() const {

@@ -18,8 +18,6 @@ class MetricSummary {
  public:
   MetricSummary();
   void add(const StepMetrics& step);
-  // Replaces the last value of a run that trains no step, and only evaluates.
-  void set_valid_loss(const std::optional<double>& loss);
 
   StepMetrics medians() const;                           // as in medians_of
   const StepMetrics& totals() const { return totals_; }  // the values by format

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <concepts>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -40,6 +41,7 @@ T integer_of(const json& value) {
 
 struct KeptLines {
   std::string text;
+  std::optional<StepMetrics> last;
   bool differ = false;  // whether the kept lines differ from the file
 };
 
@@ -51,23 +53,26 @@ KeptLines lines_up_to(const std::filesystem::path& path, std::int64_t last_step)
     // After a crash, the last line may be incomplete. After editing, only the last newline may be missing.
     const bool has_newline = !file.eof();
     const bool cut_short = !has_newline && !base::is_json(line);
-    const bool keep =
-        !cut_short && parse_metrics_line(line, fmt::format("{}:{}", path.string(), number)).step <= last_step;
-    if (keep) lines.text += line + "\n";
+    std::optional<StepMetrics> metrics;
+    if (!cut_short) metrics = parse_metrics_line(line, fmt::format("{}:{}", path.string(), number));
+    const bool keep = metrics && metrics->step <= last_step;
+    if (keep) lines.text += line + "\n", lines.last = std::move(metrics);
     lines.differ |= !keep || !has_newline;
   }
   return lines;
-}
-
-std::filesystem::path keep_up_to(const std::filesystem::path& path, std::int64_t last_step) {
-  if (const KeptLines lines = lines_up_to(path, last_step); lines.differ) base::write_file_atomically(path, lines.text);
-  return path;
 }
 
 // The inverse of name_in_run: returns the format of a name. All types of runs have the format bf16.
 quant::Format format_in_run(std::string_view name) {
   const bool is_type = name == name_of(quant::DType::fp32) || name == name_of(quant::DType::fp64);
   return is_type ? quant::Format::bf16 : quant::parse_format(name);
+}
+
+// Returns whether the line has only a step and held-out losses (StepMetrics::trained).
+bool is_evaluation(const json& line) {
+  return line.size() > 1 && std::ranges::all_of(line.items(), [](const auto& item) {
+           return item.key() == "step" || set_of_key(item.key());
+         });
 }
 
 // Sets `value` to the value that a line has under a key. There is a function for each type of Metric::Member.
@@ -89,12 +94,20 @@ template <typename T>
 void read(const json& from, ByFormat<T>& values) {
   for (const auto& [name, value] : from.items()) read(value, values[static_cast<std::size_t>(format_in_run(name))]);
 }
+void read(const json&, LossBySet&) {}  // read_losses reads the keys of all sets
 template <typename T>
 void read(const json& from, std::vector<T>& values) {
   for (const json& value : from) read(value, values.emplace_back());
 }
 
+// Reads the held-out losses of a line.
+void read_losses(const json& line, LossBySet& losses) {
+  for (const auto& [key, value] : line.items())
+    if (const auto name = set_of_key(key)) losses[*name] = number_of(value);
+}
+
 bool is_in_line(const Metric& metric, const StepMetrics& step) {
+  if (!applies_to(metric, step)) return false;
   if (metric.line != InLine::if_set) return metric.line != InLine::never;
   if (metric.line_if != nullptr) return metric.line_if(step);
   const StepMetrics unset;
@@ -136,9 +149,10 @@ std::string metrics_line(const StepMetrics& step, quant::DType dtype) {
   std::string line;
   for (const Metric& metric : metric_rows()) {
     if (!is_in_line(metric, step)) continue;
-    const nlohmann::ordered_json value = json_of(metric, step, dtype);
-    line += fmt::format("{}\"{}\": {}", line.empty() ? "{" : ", ", metric.key,
-                        value.is_number_float() ? json_number(value.get<double>()) : value.dump());
+    each_entry(metric, step, dtype, [&](const std::string& key, const nlohmann::ordered_json& value) {
+      line += fmt::format("{}\"{}\": {}", line.empty() ? "{" : ", ", key,
+                          value.is_number_float() ? json_number(value.get<double>()) : value.dump());
+    });
   }
   return line + "}\n";
 }
@@ -147,12 +161,15 @@ StepMetrics parse_metrics_line(std::string_view line, const std::string& where) 
   try {
     const json all = base::parse_json(line, "the line");
     StepMetrics step;
+    step.trained = !is_evaluation(all);
     for (const Metric& metric : metric_rows()) {
       const auto found = all.find(metric.key);
       const bool is_absent = found == all.end() || (found->is_null() && metric.line == InLine::or_null);
-      if (is_absent && metric.line != InLine::always) continue;
+      const bool is_required = metric.line == InLine::always && applies_to(metric, step);
+      if (is_absent && !is_required) continue;
       std::visit([&](auto member) { read(all.at(metric.key), step.*member); }, metric.member);
     }
+    read_losses(all, step.valid_losses);
     // Without the key, all bytes are bf16.
     if (!all.contains("gathered_by_format")) step.gathered_by_format[0] = step.gathered_bytes;
     return step;
@@ -169,6 +186,22 @@ void check_metrics(const std::filesystem::path& path) {
 }
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path, std::int64_t last_step, quant::DType dtype)
-    : dtype_(dtype), file_(keep_up_to(path, last_step), AppendFile::Open::create_or_append) {}
+    : dtype_(dtype) {
+  KeptLines lines = lines_up_to(path, last_step);
+  if (lines.differ) base::write_file_atomically(path, lines.text);
+  last_ = std::move(lines.last);
+  file_.emplace(path, AppendFile::Open::create_or_append);
+}
+
+void MetricsWriter::write(const StepMetrics& metrics) {
+  if (metrics.trained || !last_ || last_->step != metrics.step) return file_->append(metrics_line(metrics, dtype_));
+  last_->valid_losses = metrics.valid_losses;
+  const std::filesystem::path path = file_->path();
+  std::ifstream file(path, std::ios::binary);
+  std::string lines{std::istreambuf_iterator<char>(file), {}};
+  lines.erase(lines.rfind('\n', lines.size() - 2) + 1);  // the last line; without an earlier one, rfind + 1 is 0
+  base::write_file_atomically(path, lines + metrics_line(*last_, dtype_));
+  file_.emplace(path, AppendFile::Open::create_or_append);
+}
 
 }  // namespace tessera::telemetry

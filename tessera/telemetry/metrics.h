@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -41,11 +42,14 @@ class MetricsWriter {
   // and drops later lines. Drops a last line that is incomplete after a crash. Keeps a last line that lacks only its
   // newline. Throws InputError if any other line is not a line of metrics, and Error if the file cannot be written.
   MetricsWriter(const std::filesystem::path& path, std::int64_t last_step, quant::DType dtype = quant::DType::bf16);
-  void write(const StepMetrics& metrics) { file_.append(metrics_line(metrics, dtype_)); }
+  // Appends a line. If the metrics are only an evaluation (StepMetrics::trained), and the last line that the
+  // constructor kept is that of the same step, adds the held-out losses to that line instead.
+  void write(const StepMetrics& metrics);
 
  private:
-  quant::DType dtype_;  // the run's type
-  AppendFile file_;
+  quant::DType dtype_;               // the run's type
+  std::optional<StepMetrics> last_;  // the last line that the constructor kept
+  std::optional<AppendFile> file_;   // always set
 };
 
 }  // namespace tessera::telemetry

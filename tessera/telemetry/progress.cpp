@@ -44,16 +44,23 @@ std::optional<double> StepPace::step_ms() const {
   return *middle;
 }
 
-std::string progress_text(const StepMetrics& m, std::int64_t last_step, std::optional<double> pace_ms) {
+std::string progress_text(const StepMetrics& m, std::int64_t last_step, std::optional<double> pace_ms,
+                          double other_seconds) {
   std::string text = fmt::format("step {}/{}  loss {}  grad_norm {:.3g}  lr {:.2e}  {:.0f} tokens/s  {:.0f} ms", m.step,
                                  last_step, loss_text(m), m.grad_norm, m.lr, m.tokens_per_second, m.step_ms);
-  if (m.valid_loss) text += fmt::format("  valid_loss {:.4f}", *m.valid_loss);
   if (m.expert_load) text += fmt::format("  expert load {:.2f}", *m.expert_load);
   if (m.skipped) text += "  SKIPPED: the gradient is not finite";
   if (m.suppressed > 0) text += fmt::format("  repeated after {} suppressed updates", m.suppressed);
-  if (m.step < last_step && pace_ms)
-    text += "  left " + clock_text(static_cast<double>(last_step - m.step) * *pace_ms / 1000);
+  if ((m.step < last_step || other_seconds > 0) && pace_ms)
+    text += "  left " + clock_text(static_cast<double>(last_step - m.step) * *pace_ms / 1000 + other_seconds);
   return text;
+}
+
+std::string evaluation_text(std::int64_t step, std::int64_t last_step, const LossBySet& losses, double seconds) {
+  std::string text = fmt::format("step {}/{}", step, last_step);
+  for (const auto& [name, loss] : losses)
+    text += fmt::format("  {} {}", key_of_set(name), std::isnan(loss) ? "nan" : fmt::format("{:.4f}", loss));
+  return text + fmt::format("  {:.3g} s", seconds);
 }
 
 Progress::Progress(std::ostream& out, bool terminal, std::int64_t last_step)
@@ -68,17 +75,30 @@ void Progress::end_line() {
   line_open_ = false;
 }
 
-void Progress::step(const StepMetrics& metrics) {
+void Progress::step(const StepMetrics& metrics, double other_seconds, bool is_evaluated) {
   pace_.add(metrics.step_ms);
-  const std::string text = progress_text(metrics, last_step_, pace_.step_ms());
+  const std::string text = progress_text(metrics, last_step_, pace_.step_ms(), other_seconds);
   if (!terminal_) {
     out_ << text << '\n' << std::flush;
     return;
   }
   out_ << kToLineStart << text << kClearToEnd << std::flush;
   line_open_ = true;
-  if (metrics.valid_loss || metrics.skipped || metrics.suppressed > 0 || metrics.step == last_step_)
+  if (is_evaluated || metrics.skipped || metrics.suppressed > 0 || metrics.step == last_step_)
     end_line();  // ends the line, so that later output does not overwrite it
+}
+
+void Progress::evaluating(std::int64_t step, double share, double seconds) {
+  if (!terminal_) return;
+  out_ << kToLineStart
+       << fmt::format("step {}/{}  evaluating {:.0f} %  left {}", step, last_step_, 100 * share,
+                      clock_text(seconds * (1 / share - 1)))
+       << kClearToEnd << std::flush;
+  line_open_ = true;
+}
+
+void Progress::evaluated(std::int64_t step, const LossBySet& losses, double seconds) {
+  print(evaluation_text(step, last_step_, losses, seconds));
 }
 
 void Progress::print(const std::string& line) {

@@ -102,8 +102,10 @@ std::string session_start_event(double wall_time, std::int64_t step) {
 Scalars scalars_of(const StepMetrics& step) {
   Scalars scalars;
   for (const Metric& metric : metric_rows()) {
-    if (!metric.tensorboard) continue;
-    if (const auto value = number_of(metric, step)) scalars.emplace_back(metric.key, *value);
+    if (!metric.tensorboard || !applies_to(metric, step)) continue;
+    each_entry(metric, step, {}, [&](const std::string& key, const nlohmann::ordered_json& value) {
+      if (value.is_number()) scalars.emplace_back(key, value.get<double>());
+    });
   }
   return scalars;
 }

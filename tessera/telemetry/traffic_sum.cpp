@@ -21,10 +21,10 @@ void read(const double*& next, int ranks, StepMetrics& step) {
 
 }  // namespace
 
-void TrafficSum::start(const StepMetrics& own, bool stop_requested, const std::optional<GpuReading>& gpu,
+void TrafficSum::start(const StepMetrics& own, const Requests& requests, const std::optional<GpuReading>& gpu,
                        comm::Communicator& world) {
   ranks_ = world.size();
-  sums_ = {stop_requested ? 1.0 : 0.0};
+  sums_ = {requests.stop ? 1.0 : 0.0, requests.save ? 1.0 : 0.0};
   append(own, sums_);
   const std::size_t own_place = sums_.size() + static_cast<std::size_t>(world.rank()) * kRankValues;
   sums_.resize(sums_.size() + static_cast<std::size_t>(ranks_) * kRankValues);
@@ -34,7 +34,7 @@ void TrafficSum::start(const StepMetrics& own, bool stop_requested, const std::o
 
 void TrafficSum::finish(StepMetrics& metrics) const {
   summed_.synchronize();
-  const double* next = sums_.data() + 1;
+  const double* next = sums_.data() + 2;
   read(next, ranks_, metrics);
   add_rank_values({next, sums_.data() + sums_.size()}, metrics);
 }

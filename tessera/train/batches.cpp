@@ -26,12 +26,19 @@ models::Batch to_tensors(const data::Batch& batch, std::int64_t sequences, std::
           .first_token = first_sequence * seq_len};
 }
 
-// Returns samples first ... first + micro_batch of the data. Samples at or after `end` are masked.
+// Returns the taken sample i of `taken`. The samples are at equal distances in file order, and the first is sample 0.
+data::SampleId taken_sample(const data::TrainingData& data, std::int64_t taken, std::int64_t i) {
+  const std::int64_t all = data.num_samples();
+  return data.sample_in_order(i * (all / taken) + i * (all % taken) / taken);  // i * all / taken, without overflow
+}
+
+// Returns the taken samples first ... first + micro_batch. Samples at or after `end` are masked.
 data::Batch held_out_block(const data::TrainingData& data, const EvaluationShape& shape, std::int64_t first,
                            std::int64_t end) {
   std::vector<data::SampleId> samples;
+  const std::int64_t taken = evaluated_samples(data, shape);
   for (std::int64_t i = first; i < first + shape.micro_batch; ++i)
-    samples.push_back(data.sample_in_order(i < end ? i : 0));
+    samples.push_back(taken_sample(data, taken, i < end ? i : 0));
   data::Batch batch = data.assemble(samples);
   const std::int64_t kept = std::clamp<std::int64_t>(end - first, 0, shape.micro_batch);
   std::fill(batch.targets.begin() + kept * shape.seq_len, batch.targets.end(), -1);
@@ -74,13 +81,17 @@ train::StepInput training_input(const data::TrainingData& data, const TrainingSh
           .step = step};
 }
 
+std::int64_t evaluated_samples(const data::TrainingData& data, const EvaluationShape& shape) {
+  return shape.samples == 0 ? data.num_samples() : std::min(shape.samples, data.num_samples());
+}
+
 train::StepInput evaluation_input(const data::TrainingData& data, const EvaluationShape& shape,
                                   const shard::ParallelGroups& parallel) {
-  const std::int64_t samples = data.num_samples();
+  const std::int64_t samples = evaluated_samples(data, shape);
   // The number of blocks of a replica.
   const std::int64_t share = base::ceil_div(base::ceil_div(samples, shape.micro_batch), parallel.cuts().replicas);
   std::int64_t tokens = 0;
-  for (std::int64_t i = 0; i < samples; ++i) tokens += data.loss_tokens(data.sample_in_order(i));
+  for (std::int64_t i = 0; i < samples; ++i) tokens += data.loss_tokens(taken_sample(data, samples, i));
   const std::int64_t first_block = share * parallel.place().replica;
   const std::int64_t end = std::min(samples, (first_block + share) * shape.micro_batch);
   const std::int64_t readers = parallel.cuts().parts, reader = parallel.place().part;

@@ -20,8 +20,11 @@ train::StepInput training_input(const data::TrainingData& data, const TrainingSh
 // How held-out data is read.
 struct EvaluationShape {
   std::int64_t micro_batch = 1, seq_len = 0;  // equal to the values with which the data was opened
+  std::int64_t samples = 0;                   // number of samples to take, spread evenly over the data; 0: all
 };
-// Returns an input that contains each sample of the data once, in file order, in blocks of micro_batch samples. Replica
+// Returns the number of samples that an evaluation takes.
+std::int64_t evaluated_samples(const data::TrainingData& data, const EvaluationShape& shape);
+// Returns an input that contains each taken sample once, in file order, in blocks of micro_batch samples. Replica
 // d takes the d-th consecutive share of the blocks. Block k of a share is microbatch k / gtp of gtp rank k mod gtp. A
 // rank without a block for a microbatch computes a block whose targets are all masked. Every gtp degree therefore sums
 // the same losses. `data` must outlive the input.

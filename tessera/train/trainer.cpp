@@ -12,7 +12,6 @@
 #include "tessera/nn/experts/router_loss.h"
 #include "tessera/ops/aten_types.h"
 #include "tessera/ops/device/stream_scope.h"
-#include "tessera/train/evaluation.h"
 
 namespace tessera::train {
 namespace {
@@ -291,12 +290,13 @@ bool Trainer::had_too_many_rows_in_evaluation() {
   return memory.evaluation > 0;
 }
 
-double Trainer::evaluate(const StepInput& input) {
+std::optional<double> Trainer::evaluate(const StepInput& input, const BetweenBatches& between) {
   const ops::StreamScope scope(parallel_.device, parallel_.compute->stream());
   const at::NoGradGuard no_gradients;
   scales_.clear_evaluated(parallel_.kernels());
-  for (int attempt = 1; sum_losses(runtime_, context_, *model_, input, evaluated_), had_too_many_rows_in_evaluation();
-       ++attempt) {
+  for (int attempt = 1;; ++attempt) {
+    if (!sum_losses(runtime_, context_, *model_, input, evaluated_, between)) return std::nullopt;
+    if (!had_too_many_rows_in_evaluation()) break;
     if (attempt == kMaxEvaluations)
       throw Error(
           "evaluation: too many rows of experts in {} attempts in a row, with room for {:.3g} times the even load",

@@ -16,6 +16,7 @@
 #include "tessera/ops/device/cached_memory.h"
 #include "tessera/ops/optimizer/adamw.h"
 #include "tessera/runtime/runtime.h"
+#include "tessera/train/evaluation.h"
 #include "tessera/train/graph_time.h"
 #include "tessera/train/loss_sum.h"
 #include "tessera/train/step_graph.h"
@@ -98,8 +99,10 @@ class Trainer {
   int steps_ahead() const { return parallel_.is_asynchronous() && !waits_for_scales() ? 1 : 0; }
 
   // Returns the mean loss of the input's tokens. Does not change the state of the training. Returns NaN if the
-  // input has no tokens, or if a number format hid a value that is not finite. Collective.
-  double evaluate(const StepInput& input);
+  // input has no tokens, or if a number format hid a value that is not finite. Returns nullopt if `between` returned
+  // false. Collective.
+  std::optional<double> evaluate(const StepInput& input, const BetweenBatches& between);
+  double evaluate(const StepInput& input) { return evaluate(input, {}).value(); }
 
   runtime::Runtime& runtime() { return runtime_; }
   Optimizer& optimizer() { return optimizer_; }

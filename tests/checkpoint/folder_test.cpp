@@ -100,6 +100,14 @@ TEST(CheckpointFolder, PrunesTheOldest) {
   EXPECT_THROW(prune_checkpoints(root.path(), 0), Error);
 }
 
+TEST(CheckpointFolder, KeepsTheMultiplesOfAStep) {
+  const TemporaryFolder root;
+  for (const std::int64_t step : {0, 15, 20, 30, 40, 45, 50}) make_step(root.path(), step);
+  EXPECT_EQ(prune_checkpoints(root.path(), 2, 20), (std::vector<std::int64_t>{15, 30}));
+  EXPECT_EQ(prune_checkpoints(root.path(), 1, 15), (std::vector<std::int64_t>{20, 40}));
+  EXPECT_EQ(names(root.path()), (Names{"step-00000000", "step-00000045", "step-00000050"}));
+}
+
 using Steps = std::vector<std::int64_t>;
 
 Steps steps_of(const std::vector<StepFolder>& folders) {

@@ -130,7 +130,8 @@ TEST(Fuzz, LinesOfMetrics) {
   telemetry::StepMetrics metrics;
   metrics.step = 3, metrics.loss = 2.5, metrics.tokens = 1024, metrics.gathered_bytes = 4096;
   telemetry::StepMetrics more = metrics;
-  more.mfu = 0.4, more.valid_loss = 2.0, more.expert_load = 1.5, more.expert_counts = {{1, 2}, {3, 4}};
+  more.mfu = 0.4, more.valid_losses = {{"", 2.0}, {"a", 3.0}}, more.expert_load = 1.5,
+  more.expert_counts = {{1, 2}, {3, 4}};
   more.slowest_rank = 1, more.slowest_rank_wait_ms = 0.5;
   more.suppressed = 1, more.skipped = true;
   fuzz({.name = "lines of metrics",
@@ -144,7 +145,7 @@ TEST(Fuzz, PlotsOfRuns) {
   telemetry::StepMetrics metrics;
   std::string lines;
   for (metrics.step = 1; metrics.step <= 3; ++metrics.step) {
-    metrics.loss = 1.0 / static_cast<double>(metrics.step), metrics.valid_loss = metrics.loss;
+    metrics.loss = 1.0 / static_cast<double>(metrics.step), metrics.valid_losses[""] = metrics.loss;
     lines += telemetry::metrics_line(metrics);
   }
   fuzz({.name = "plots",

@@ -291,7 +291,7 @@ TEST(PlanMeasured, BytesAreThoseOfSteadySteps) {
   for (int step = 1; step <= 9; ++step) {
     telemetry::StepMetrics line{.step = step, .step_ms = 10.0 * step, .gathered_bytes = 9000, .reduced_bytes = 10};
     if (step >= 4 && step <= 6) line.gathered_bytes = 4864;
-    if (step == 6) line.valid_loss = 2;
+    if (step == 6) line.valid_losses[""] = 2;
     if (step == 8) line.suppressed = 1;
     metrics << telemetry::metrics_line(line);
   }

@@ -154,6 +154,22 @@ TEST(EvaluationInput, HoldsEveryTargetOnce) {
     });
 }
 
+TEST(EvaluationInput, TakesSamplesAtEqualDistances) {
+  const base::TempFolder folder;
+  on_every_mesh({folder / "tokens", 17}, [&](const Counting& tokens, const ReadingRun& plan) {
+    const std::pair<std::int64_t, Tokens> cases[]{
+        {1, {0}}, {3, {0, 5, 11}}, {4, {0, 4, 8, 12}}, {16, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}};
+    for (const auto& [count, samples] : cases) {
+      const train::EvaluationShape shape{.micro_batch = plan.run->micro_batch, .seq_len = kLength, .samples = count};
+      EXPECT_EQ(train::evaluated_samples(*plan.data, shape), count);
+      const Read read =
+          read_all(plan, [&](const auto& parallel) { return train::evaluation_input(*plan.data, shape, parallel); });
+      expect_read_once(read, tokens.targets_of(samples, plan.run->mask_documents));
+    }
+    EXPECT_EQ(train::evaluated_samples(*plan.data, {.samples = 18}), 17);
+  });
+}
+
 TEST(TrainingInput, HoldsTheSamplesOfTheStepOnce) {
   const base::TempFolder folder;
   on_every_mesh({folder / "tokens", 100}, [&](const Counting& tokens, const ReadingRun& plan) {

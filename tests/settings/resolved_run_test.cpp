@@ -90,6 +90,18 @@ TEST(ResolvedRun, OfAForwardPassShardsExpertsLikeDenseWeights) {
   EXPECT_EQ(resolve_mesh(config, Use::forward).ranks, 6);
 }
 
+TEST(ResolvedRun, EvaluatesNamedSetsAndNeedsThemForFlagsOfEvaluations) {
+  const auto refusal_of = [](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--model", "m", "--data", "d", "--steps", "9", "--out", "o"});
+    return base::refusal([&] { check(parse(flags)); });
+  };
+  EXPECT_THAT(refusal_of({"--eval-samples", "5"}), HasSubstr("--eval-samples: got 5 without --valid"));
+  EXPECT_THAT(refusal_of({"--eval-first", "on"}), HasSubstr("--eval-first: got on without --valid"));
+  EXPECT_THAT(refusal_of({"--valid", "a", "x=b", "x=c"}), HasSubstr("--valid: set 'x' is given twice"));
+  EXPECT_NO_THROW(check(parse({"--valid", "a", "x=b", "--eval-samples", "5", "--eval-first", "--model", "m", "--data",
+                               "d", "--steps", "9", "--out", "o"})));
+}
+
 TEST(ResolvedRun, OfTrainingIsCheckedBeforeItsModelIsRead) {
   const std::vector<std::string> flags{"--model", "m", "--data", "d", "--steps", "9", "--gtp", "2", "--dp", "3"};
   EXPECT_THAT(base::refusal([&] { check(parse(flags)); }), HasSubstr("--out is missing"));

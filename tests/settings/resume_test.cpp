@@ -138,6 +138,9 @@ json other_values() {
                  {"init", "i"},
                  {"data", {"d"}},
                  {"valid", {"v"}},
+                 {"eval_samples", 7},
+                 {"save_minutes", 2.5},
+                 {"eval_first", true},
                  {"backend", "mpi"},
                  {"ranks", 8},
                  {"tp", 2},
@@ -198,9 +201,10 @@ json other_values_of_experts() {
 }
 
 const std::set<std::string_view> kOfOneCall{
-    "threads",       "gather_budget", "reduce_budget",  "coalesce",    "deterministic", "pushes",     "cuda_graph",
-    "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",  "keep",          "eval_every", "timeout_s",
-    "expert_counts", "peak_flops",    "tp_overlap",     "expert_room", "gemm_kernels"};
+    "threads",    "gather_budget", "reduce_budget", "coalesce",       "deterministic", "pushes",
+    "cuda_graph", "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",    "keep",
+    "keep_every", "stop_minutes",  "save_failures", "eval_every",     "timeout_s",     "expert_counts",
+    "peak_flops", "tp_overlap",    "expert_room",   "gemm_kernels"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   json before = other_values();

@@ -23,7 +23,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 StepMetrics with_all_keys() {
   StepMetrics step{.step = 2, .loss = 2.5, .grad_norm = 0.5, .lr = 0.25, .tokens = 12, .tokens_per_second = 3};
   step.step_ms = 4, step.exposed_comm_ms = 5, step.exposed_tp_ms = 1, step.exposed_weights_ms = 4;
-  step.gathered_bytes = 30, step.reduced_bytes = 7, step.mfu = 0.5, step.valid_loss = 2;
+  step.gathered_bytes = 30, step.reduced_bytes = 7, step.mfu = 0.5, step.valid_losses = {{"", 2}, {"code", 3}};
   step.gathered_by_format = {10, 20}, step.flops_by_format = {1, 2}, step.activations_by_format = {5};
   step.decoded_flops = {0, 2};
   step.aux_loss = 0.125, step.z_loss = 0.25, step.expert_load = 1.5, step.expert_dropped = 3;
@@ -36,15 +36,16 @@ StepMetrics with_all_keys() {
 
 TEST(MetricRows, GiveALineWithAllKeysThatReadsBack) {
   const std::string line = metrics_line(with_all_keys());
-  EXPECT_EQ(line,
-            R"({"step": 2, "loss": 2.5, "grad_norm": 0.5, "lr": 0.25, "tokens": 12, "tokens_per_second": 3.0, )"
-            R"("step_ms": 4.0, "exposed_comm_ms": 5.0, "gathered_bytes": 30, "reduced_bytes": 7, "mfu": 0.5, )"
-            R"("exposed_tp_ms": 1.0, "valid_loss": 2.0, "aux_loss": 0.125, "z_loss": 0.25, "expert_load": 1.5, )"
-            R"("expert_dropped": 3, "expert_counts": [[1,2],[3,0]], "slowest_rank": 1, "slowest_rank_wait_ms": 0.5, )"
-            R"("gpu_clock_mhz": 1755.0, "gpu_power_w": 600.0, "gpu_errors": 0, "skipped": true, "suppressed": 1, )"
-            R"("gathered_by_format": {"bf16":10,"fp8":20}, "flops_by_format": {"bf16":1.0,"fp8":2.0}, )"
-            R"("activations_by_format": {"bf16":5}})"
-            "\n");
+  EXPECT_EQ(
+      line,
+      R"({"step": 2, "loss": 2.5, "grad_norm": 0.5, "lr": 0.25, "tokens": 12, "tokens_per_second": 3.0, )"
+      R"("step_ms": 4.0, "exposed_comm_ms": 5.0, "gathered_bytes": 30, "reduced_bytes": 7, "mfu": 0.5, )"
+      R"("exposed_tp_ms": 1.0, "valid_loss": 2.0, "valid_loss/code": 3.0, "aux_loss": 0.125, "z_loss": 0.25, )"
+      R"("expert_load": 1.5, "expert_dropped": 3, "expert_counts": [[1,2],[3,0]], "slowest_rank": 1, "slowest_rank_wait_ms": 0.5, )"
+      R"("gpu_clock_mhz": 1755.0, "gpu_power_w": 600.0, "gpu_errors": 0, "skipped": true, "suppressed": 1, )"
+      R"("gathered_by_format": {"bf16":10,"fp8":20}, "flops_by_format": {"bf16":1.0,"fp8":2.0}, )"
+      R"("activations_by_format": {"bf16":5}})"
+      "\n");
   EXPECT_EQ(metrics_line(parse_metrics_line(line, "m")), line);
 }
 
@@ -53,6 +54,28 @@ TEST(MetricRows, AreInALineThoughTheyAreZeroOnlyIfEveryStepHasThem) {
             R"({"step": 0, "loss": 0.0, "grad_norm": 0.0, "lr": 0.0, "tokens": 0, "tokens_per_second": 0.0, )"
             R"("step_ms": 0.0, "exposed_comm_ms": 0.0, "gathered_bytes": 0, "reduced_bytes": 0, "mfu": null})"
             "\n");
+}
+
+// An evaluation before the first step of a process has a line of its own.
+TEST(MetricRows, OfAnEvaluationAreItsStepAndItsLosses) {
+  const StepMetrics evaluation{.step = 0, .trained = false, .valid_losses = {{"", 2}, {"a.b-c", kNan}}};
+  const std::string line = metrics_line(evaluation);
+  EXPECT_EQ(line, "{\"step\": 0, \"valid_loss\": 2.0, \"valid_loss/a.b-c\": \"NaN\"}\n");
+  EXPECT_FALSE(parse_metrics_line(line, "m").trained);
+  EXPECT_EQ(metrics_line(parse_metrics_line(line, "m")), line);
+  const Scalars scalars = scalars_of(evaluation);
+  EXPECT_EQ(scalars.size(), 2u);
+  EXPECT_EQ(scalars.front(), (std::pair<std::string, double>{"valid_loss", 2.0}));
+  MetricSummary summary;
+  summary.add(evaluation);
+  nlohmann::ordered_json json;
+  summary.add_to(json);
+  EXPECT_EQ(json["valid_loss"], 2.0);
+  EXPECT_FALSE(json.contains("loss"));
+  EXPECT_TRUE(json["tokens_per_second"].is_null());
+  for (const char* other : {R"({"step": 3})", R"({"step": 3, "valid_loss": 2.0, "lr": 1.0})", R"({"valid_loss": 2.0})",
+                            R"({"step": 3, "valid_loss/": 2.0})", R"({"step": 3, "valid_losses": 2.0})"})
+    EXPECT_ANY_THROW(parse_metrics_line(other, "m")) << other;
 }
 
 TEST(MetricRows, HaveDifferentKeysAndMembers) {
@@ -94,7 +117,7 @@ TEST(MetricRows, AreSentToTensorBoardAndThePlot) {
   for (const auto& [tag, value] : scalars_of(with_all_keys())) tags.push_back(tag);
   EXPECT_THAT(tags, ::testing::ElementsAre("loss", "grad_norm", "lr", "tokens_per_second", "step_ms", "exposed_comm_ms",
                                            "gathered_bytes", "reduced_bytes", "mfu", "exposed_tp_ms", "valid_loss",
-                                           "gpu_clock_mhz", "gpu_power_w", "gpu_errors"));
+                                           "valid_loss/code", "gpu_clock_mhz", "gpu_power_w", "gpu_errors"));
   for (const Metric& metric : metric_rows())
     if (!metric.panel.empty()) titles.emplace_back(metric.panel);
   EXPECT_THAT(titles, ::testing::ElementsAre("loss (nats a token)", "grad_norm", "lr", "tokens_per_second"));
@@ -131,10 +154,10 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
     StepMetrics own;
     take(result, own);
     TrafficSum sum;
-    sum.start(own, world.rank() == 2, std::nullopt, *all);
+    sum.start(own, {.stop = world.rank() == 2, .save = world.rank() == 0}, std::nullopt, *all);
     StepMetrics step = own;
     sum.finish(step);
-    EXPECT_TRUE(sum.is_any_stop_requested());
+    EXPECT_TRUE(sum.requests().stop && sum.requests().save);
     EXPECT_EQ(step.loss, 2);
     EXPECT_DOUBLE_EQ(step.exposed_comm_ms, 2);
     EXPECT_DOUBLE_EQ(step.exposed_tp_ms.value(), 0.5);
@@ -151,10 +174,10 @@ TEST(MetricRows, AreCombinedOverTheRanks) {
       EXPECT_EQ(again.exposed_tp_ms, step.exposed_tp_ms);
     }
     own.exposed_tp_ms.reset();
-    sum.start(own, false, std::nullopt, *all);
+    sum.start(own, {.save = world.rank() == 1}, std::nullopt, *all);
     sum.finish(own);
     EXPECT_FALSE(own.exposed_tp_ms);
-    EXPECT_FALSE(sum.is_any_stop_requested());
+    EXPECT_EQ(std::pair(sum.requests().stop, sum.requests().save), std::pair(false, true));
   });
 }
 
@@ -189,12 +212,12 @@ TEST(MetricSummary, HasLastValuesMediansAndTotals) {
   for (const double tp : {3.0, kNan, 1.0, 2.0}) {
     StepMetrics step = with_all_keys();
     step.loss = tp, step.tokens_per_second = 10 * tp, step.exposed_tp_ms = tp, step.exposed_weights_ms = 3 * tp;
-    if (tp != 3) step.valid_loss.reset();
+    if (tp != 3) step.valid_losses.clear();
     step.gathered_by_format[0] = std::int64_t{1} << 60;
     summary.add(step);
   }
   summary.add_to(json);
-  EXPECT_EQ(json.dump(), R"({"loss":2.0,"valid_loss":2.0,"tokens_per_second":20.0,"mfu":0.5})");
+  EXPECT_EQ(json.dump(), R"({"loss":2.0,"valid_loss":2.0,"valid_loss/code":3.0,"tokens_per_second":20.0,"mfu":0.5})");
   EXPECT_EQ(summary.medians().exposed_tp_ms, 2);
   EXPECT_EQ(summary.totals().gathered_by_format[0], std::int64_t{1} << 62);
   EXPECT_EQ(summary.medians().exposed_weights_ms, 6);

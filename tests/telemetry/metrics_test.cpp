@@ -34,7 +34,6 @@ StepMetrics example(std::int64_t step) {
           .gathered_bytes = std::int64_t{1} << 60,
           .reduced_bytes = 7,
           .gathered_by_format = {std::int64_t{1} << 60},
-          .valid_loss = std::nullopt,
           .skipped = false,
           .suppressed = 0};
 }
@@ -118,7 +117,7 @@ TEST(Metrics, ValuesThatAreNotFiniteStayVisible) {
   StepMetrics metrics = example(3);
   metrics.loss = std::numeric_limits<double>::quiet_NaN();
   metrics.skipped = true;
-  metrics.valid_loss = 4.5;
+  metrics.valid_losses = {{"", 4.5}};
   const json line = json::parse(metrics_line(metrics));
   EXPECT_EQ(line.at("loss"), "NaN");
   EXPECT_EQ(line.at("skipped"), true);
@@ -126,7 +125,7 @@ TEST(Metrics, ValuesThatAreNotFiniteStayVisible) {
   const StepMetrics again = parse_metrics_line(metrics_line(metrics), "m");
   EXPECT_TRUE(std::isnan(again.loss));
   EXPECT_TRUE(again.skipped);
-  EXPECT_EQ(again.valid_loss, 4.5);
+  EXPECT_EQ(again.valid_losses, metrics.valid_losses);
 }
 
 TEST(Metrics, CountSuppressedAttempts) {
@@ -164,6 +163,25 @@ TEST(MetricsFile, GrowsAndContinuesFromACheckpoint) {
   EXPECT_EQ(base::read_text(path), lines(1, 6));
   { MetricsWriter writer(path, 0); }
   EXPECT_EQ(base::read_text(path), "");
+}
+
+// A resumed run repeats the evaluation that a stop request had ended.
+TEST(MetricsFile, AddsTheLossesOfARepeatedEvaluationToTheLineOfTheStep) {
+  const base::TempFolder folder;
+  const auto path = folder / "metrics.jsonl";
+  StepMetrics evaluated = example(3);
+  const StepMetrics evaluation{.step = 3, .trained = false, .valid_losses = {{"", 2}, {"code", 3}}};
+  evaluated.valid_losses = evaluation.valid_losses;
+  for (const std::int64_t first : {1, 3}) {
+    std::ofstream(path) << lines(first, 4);
+    MetricsWriter writer(path, 3);
+    writer.write(evaluation);
+    writer.write(example(4));
+    EXPECT_EQ(base::read_text(path), lines(first, 2) + metrics_line(evaluated) + lines(4, 4));
+  }
+  std::ofstream(path) << lines(1, 2);
+  MetricsWriter(path, 3).write(evaluation);
+  EXPECT_EQ(base::read_text(path), lines(1, 2) + metrics_line(evaluation));
 }
 
 TEST(MetricsFile, DropsALineThatACrashCutShort) {
@@ -235,16 +253,37 @@ TEST(Progress, RewritesOneLineOnATerminal) {
   EXPECT_EQ(out.str(), step2 + "\r\x1b[K" + "hello\n" + step3 + "\n");
 }
 
-TEST(Progress, ShowsEvaluationsSkipsAndSuppressions) {
+TEST(Progress, ShowsSkipsAndTheTimeLeft) {
   StepMetrics metrics = example(1);
   metrics.skipped = true;
-  metrics.valid_loss = 1.5;
   const std::string text = progress_text(metrics, 3, 3600e3);
   EXPECT_THAT(text, HasSubstr("SKIPPED"));
-  EXPECT_THAT(text, HasSubstr("valid_loss 1.5000"));
   EXPECT_THAT(text, HasSubstr("left 2:00:00"));
+  EXPECT_THAT(progress_text(metrics, 3, 3600e3, 60), HasSubstr("left 2:01:00"));
+  metrics.step = 3;
+  EXPECT_THAT(progress_text(metrics, 3, 3600e3), Not(HasSubstr("left")));
+  EXPECT_THAT(progress_text(metrics, 3, 3600e3, 60), HasSubstr("left 1:00"));
+  metrics.step = 1;
   EXPECT_THAT(progress_text(metrics, 3, std::numeric_limits<double>::infinity()), HasSubstr("left ?"));
   EXPECT_THAT(progress_text(metrics, 3, {}), Not(HasSubstr("left")));
+}
+
+TEST(Progress, ShowsAStepBeforeItsEvaluation) {
+  const LossBySet losses{{"", 1.5}, {"code", std::numeric_limits<double>::quiet_NaN()}};
+  const std::string result = "step 2/200  valid_loss 1.5000  valid_loss/code nan  61.2 s\n";
+  for (const bool terminal : {false, true}) {
+    std::ostringstream out;
+    Progress progress(out, terminal, 200);
+    progress.step(example(2), 0, true);
+    const std::string step = out.str();
+    EXPECT_TRUE(step.ends_with("\n"));
+    progress.evaluating(2, 0.25, 15);
+    if (terminal) {
+      EXPECT_EQ(out.str(), step + "\rstep 2/200  evaluating 25 %  left 0:45\x1b[K");
+    }
+    progress.evaluated(2, losses, 61.23);
+    EXPECT_TRUE(out.str().ends_with(terminal ? "\r\x1b[K" + result : step + result)) << out.str();
+  }
 }
 
 TEST(Progress, NamesAStepWithoutTargetsAndShowsNoSignOfNan) {

@@ -268,7 +268,7 @@ TEST(Svg, InterruptsCurvesAtValuesThatAreNotFinite) {
   EXPECT_EQ(count(svg_of({run}), "<polyline"), 5u);
   EXPECT_EQ(count(svg_of({run}), "not-finite"), 1u);
   EXPECT_THAT(svg_of({run}), Not(HasSubstr("nan")));
-  run.steps[20].valid_loss = kNaN;
+  run.steps[20].valid_losses[""] = kNaN;
   EXPECT_EQ(count(svg_of({run}), "not-finite"), 2u);
 }
 
@@ -296,7 +296,7 @@ TEST(Svg, HasFiniteCoordinatesForAllLossesAndSteps) {
         PlottedRun run{.name = "run"};
         for (const double loss : losses) {
           run.steps.push_back(step_of(first + static_cast<std::int64_t>(run.steps.size()), loss));
-          run.steps.back().valid_loss = loss;
+          run.steps.back().valid_losses[""] = loss;
         }
         SCOPED_TRACE(fmt::format("losses {}, first step {}", fmt::join(losses, " "), first));
         check_coordinates(svg_of({run}, axis));

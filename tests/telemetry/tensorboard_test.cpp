@@ -79,7 +79,8 @@ TEST(TensorBoard, AResumedRunWritesANewFileThatPurgesLaterSteps) {
 }
 
 TEST(TensorBoard, StepsHaveTheMetricsUnderTheirNames) {
-  const StepMetrics metrics{.step = 4, .loss = 2, .grad_norm = 3, .lr = 4, .gathered_bytes = 9, .valid_loss = 7};
+  const StepMetrics metrics{
+      .step = 4, .loss = 2, .grad_norm = 3, .lr = 4, .gathered_bytes = 9, .valid_losses = {{"", 7}}};
   const Scalars scalars = scalars_of(metrics);
   EXPECT_EQ(scalars.front(), (std::pair<std::string, double>{"loss", 2.0}));
   EXPECT_EQ(scalars.back(), (std::pair<std::string, double>{"valid_loss", 7.0}));

@@ -1,6 +1,7 @@
 // Tests the loss of held-out samples.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/train/training.h"
@@ -19,7 +20,7 @@ StepInput samples(const RunOptions& options, const shard::ParallelGroups& parall
           }};
 }
 
-// A step of an evaluation has at most 64 microbatches, so a longer evaluation runs several steps.
+// A batch of an evaluation has at most 16 microbatches.
 TEST(Evaluation, IsTheMeanOverAnyNumberOfMicrobatches) {
   RunOptions options{.model = odd_model(), .gtp = 2, .dtype = quant::DType::fp64, .seq_len = 4, .steps = 1};
   options.blocks = 2;
@@ -36,6 +37,29 @@ TEST(Evaluation, IsTheMeanOverAnyNumberOfMicrobatches) {
       const double mean = sum * kEach / microbatches;
       EXPECT_NEAR(trainer.evaluate(samples(options, parallel, 0, microbatches)), mean, 1e-12 * mean) << microbatches;
     }
+  };
+  run(options);
+}
+
+// The call between batches of an evaluation may end it. The next evaluation and the next step are as before.
+TEST(Evaluation, EndsWithoutALossIfTheCallBetweenBatchesRefuses) {
+  RunOptions options{.model = odd_model(), .gtp = 2, .dtype = quant::DType::fp64, .seq_len = 4, .steps = 1};
+  options.blocks = 2;
+  options.at_end = [&](Trainer& trainer) {
+    const StepInput input = samples(options, trainer.parallel(), 0, 40);
+    const double whole = trainer.evaluate(input);
+    for (int refused = 1; refused <= 3; ++refused) {
+      std::vector<double> shares;
+      const auto loss = trainer.evaluate(input, [&](double share) {
+        shares.push_back(share);
+        return static_cast<int>(shares.size()) != refused;
+      });
+      EXPECT_EQ(loss.has_value(), refused == 3);  // three batches have two calls between them
+      EXPECT_EQ(shares.size(), static_cast<std::size_t>(std::min(refused, 2)));
+      EXPECT_DOUBLE_EQ(shares.front(), 1.0 / 3);
+      EXPECT_EQ(trainer.evaluate(input), whole);
+    }
+    EXPECT_FALSE(trainer.train_step(samples(options, trainer.parallel(), 0, 2), 1e-3).skipped);
   };
   run(options);
 }

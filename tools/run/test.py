@@ -2,7 +2,7 @@
 
 There are three kinds of parts; the output names each of them:
   units   the binaries in CTest's list. A GoogleTest binary counts its cases; any other entry counts one.
-  scripts test_* in tests/tools, tests/e2e, tests/golden and tests/gpu (.py or .sh, executable). Exit code 0: passed, 77:
+  scripts test_* in tests/tools, tests/e2e, tests/long_run, tests/golden and tests/gpu (.py or .sh, executable). Exit code 0: passed, 77:
           skipped, others: failed. If the last line is `N passed, N failed[, N skipped]`, these numbers count. $TESSERA is
           the program, $PYTHON the data tools' interpreter, and $TEST_TMP an empty folder of the script's own.
   lint    tools/lint/lint.py; each check counts one.
@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT_FOLDERS = ("tests/tools", "tests/e2e", "tests/golden", "tests/gpu")
+SCRIPT_FOLDERS = ("tests/tools", "tests/e2e", "tests/long_run", "tests/golden", "tests/gpu")
 SUMMARY = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 SCRIPT_LIMIT_S = 7200 if os.environ.get("TESSERA_E2E") == "full" else 900
 BINARY_LIMIT_S = 600

@@ -51,10 +51,12 @@ std::vector<Panel> panels_of(const std::vector<PlottedRun>& runs, LossAxis axis)
     for (const PlottedRun& run : runs) {
       std::vector<Point>& curve = panel.curves.emplace_back();
       std::vector<Point>& marks = panel.marks.emplace_back();
-      for (const StepMetrics& step : run.steps) {
+      for (const StepMetrics& step : run.steps)
         if (const auto value = number_of(metric, step)) curve.push_back({step.step, *value});
-        if (is_loss && step.valid_loss) marks.push_back({step.step, *step.valid_loss});
-      }
+      if (!is_loss) continue;
+      for (const auto* list : {&run.evaluations, &run.steps})
+        for (const StepMetrics& step : *list)
+          for (const auto& [name, loss] : step.valid_losses) marks.push_back({step.step, loss});
     }
     panels.push_back(std::move(panel));
   }
@@ -64,9 +66,11 @@ std::vector<Panel> panels_of(const std::vector<PlottedRun>& runs, LossAxis axis)
 StepRange step_range(const std::vector<PlottedRun>& runs) {
   StepRange range{.first = std::numeric_limits<std::int64_t>::max(), .last = std::numeric_limits<std::int64_t>::min()};
   for (const PlottedRun& run : runs) {
-    if (run.steps.empty()) continue;
-    range.first = std::min(range.first, run.steps.front().step);
-    range.last = std::max(range.last, run.steps.back().step);
+    for (const auto* list : {&run.evaluations, &run.steps}) {
+      if (list->empty()) continue;
+      range.first = std::min(range.first, list->front().step);
+      range.last = std::max(range.last, list->back().step);
+    }
   }
   return range.first > range.last ? StepRange{} : range;
 }

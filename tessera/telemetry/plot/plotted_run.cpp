@@ -24,8 +24,12 @@ PlottedRun read_plotted_run(const std::filesystem::path& path) {
       break;
     }
     StepMetrics metrics = parse_metrics_line(line, fmt::format("{}:{}", file.string(), number));
-    while (!run.steps.empty() && run.steps.back().step >= metrics.step) run.steps.pop_back();
-    run.steps.push_back(std::move(metrics));
+    const auto drop_from = [&](std::vector<StepMetrics>& list) {
+      while (!list.empty() && list.back().step >= metrics.step) list.pop_back();
+    };
+    drop_from(run.evaluations);
+    if (metrics.trained) drop_from(run.steps);
+    (metrics.trained ? run.steps : run.evaluations).push_back(std::move(metrics));
   }
   return run;
 }

@@ -11,8 +11,10 @@ namespace tessera::telemetry {
 
 struct PlottedRun {
   std::string name;                // the path that the user gave
-  std::vector<StepMetrics> steps;  // in ascending order; may be empty
-  bool is_cut_short = false;       // whether the last line is incomplete, because the run is writing it or has crashed
+  std::vector<StepMetrics> steps;  // the trained steps, in ascending order; may be empty
+  // Evaluations by processes that did not train the step, such as that of --eval-first; in ascending order of steps.
+  std::vector<StepMetrics> evaluations = {};
+  bool is_cut_short = false;  // whether the last line is incomplete, because the run is writing it or has crashed
 };
 
 // Reads the metrics.jsonl of a run. `path` is the folder of the run or the file. If the file contains a step twice, a

@@ -39,13 +39,16 @@ std::string summary_of(const PlottedRun& run) {
   const StepMetrics& last = run.steps.back();
   std::string text = fmt::format("{}, loss {}", steps_text(run.steps.front().step, last.step), loss_text(last.loss));
   const StepMetrics* lowest = nullptr;
-  const double* valid = nullptr;
+  LossBySet valid;
+  for (const StepMetrics& step : run.evaluations)
+    for (const auto& [name, loss] : step.valid_losses) valid[name] = loss;
   for (const StepMetrics& step : run.steps) {
     if (std::isfinite(step.loss) && (lowest == nullptr || step.loss < lowest->loss)) lowest = &step;
-    if (step.valid_loss) valid = &*step.valid_loss;
+    for (const auto& [name, loss] : step.valid_losses) valid[name] = loss;
   }
   if (lowest != nullptr) text += fmt::format(", lowest {} at step {}", loss_text(lowest->loss), lowest->step);
-  if (valid != nullptr) text += fmt::format(", held-out loss {}", loss_text(*valid));
+  for (const auto& [name, loss] : valid)
+    text += fmt::format(", held-out loss{}{} {}", name.empty() ? "" : " of ", name, loss_text(loss));
   return text;
 }
 
