@@ -73,6 +73,7 @@ void read_summary(const json& summary, const std::vector<telemetry::StepMetrics>
   if (!is_of_these_steps) return;
   run.departed_steps = integer_in(summary, "departed_steps").value_or(0);
   run.transfer_arena_bytes = integer_in(summary, "transfer_arena_bytes");
+  run.matrix_bytes = integer_in(summary, "matrix_bytes");
   if (const auto arenas = summary.find("train_arenas"); arenas != summary.end() && arenas->is_object()) {
     run.gather_arena_bytes = integer_in(*arenas, "gather_bytes");
     run.reduce_arena_bytes = integer_in(*arenas, "reduce_bytes");
@@ -156,6 +157,7 @@ ordered_json comparison_json(const StepPlan& step, const MeasuredRun& run, const
   if (run.reduce_arena_bytes) add_row(rows, "reduce_arena_bytes", step.schedule.reduce_arena, *run.reduce_arena_bytes);
   if (run.transfer_arena_bytes.value_or(0) > 0)
     add_row(rows, "transfer_arena_bytes", step.memory.transfers, *run.transfer_arena_bytes);
+  if (run.matrix_bytes) add_row(rows, "matrix_bytes", step.memory.matrices, *run.matrix_bytes);
   ordered_json notes = ordered_json::array();
   if (step.all_ranks.gathered != run.medians.gathered_bytes)
     notes.push_back("gathered_bytes differ: " + reason_of_gathers(step, run));

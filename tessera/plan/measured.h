@@ -23,7 +23,7 @@ struct MeasuredRun {
   std::int64_t departed_steps = 0;  // of the run; 0 if the run did not store the number
   // Bytes that training steps use on one rank. nullopt if the run did not store them, or if summary.json does not
   // describe the last steps of metrics.jsonl.
-  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes, transfer_arena_bytes;
+  std::optional<std::int64_t> gather_arena_bytes, reduce_arena_bytes, scratch_bytes, transfer_arena_bytes, matrix_bytes;
 };
 
 // Reads config.json, metrics.jsonl and, if it exists, summary.json. Throws InputError, which names the file, if the

@@ -191,10 +191,11 @@ std::string memory_text(const StepPlanRequest& request, const StepPlan& step) {
   const MemoryUse& memory = step.memory;
   std::string text = fmt::format(
       "\npeak memory of a rank: {} = weights {} + gathered {} + gradients {} + optimizer {} + "
-      "activations {}{}{}\n",
+      "activations {}{}{}{}\n",
       bytes_text(memory.total()), bytes_text(memory.weights), bytes_text(memory.gathered), bytes_text(memory.gradients),
       bytes_text(memory.optimizer), bytes_text(memory.activations),
       memory.transfers > 0 ? " + transfers in pieces " + bytes_text(memory.transfers) : "",
+      memory.matrices > 0 ? " + whole matrices of the update " + bytes_text(memory.matrices) : "",
       memory.overhead > 0 ? " + outside the plan " + bytes_text(memory.overhead) : "");
   text += "kept between steps:\n" + lasting_text("dense", memory.dense);
   if (request.run.has_experts()) text += lasting_text("experts", memory.experts);
@@ -271,10 +272,9 @@ std::string reductions_text(const StepPlan& step, bool has_replicas, std::size_t
 }  // namespace
 
 ordered_json memory_json(const MemoryUse& memory) {
-  return {{"weights", memory.weights},         {"gathered", memory.gathered},
-          {"gradients", memory.gradients},     {"optimizer", memory.optimizer},
-          {"activations", memory.activations}, {"transfers", memory.transfers},
-          {"overhead", memory.overhead},       {"total", memory.total()}};
+  return {{"weights", memory.weights},     {"gathered", memory.gathered},       {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer}, {"activations", memory.activations}, {"transfers", memory.transfers},
+          {"matrices", memory.matrices},   {"overhead", memory.overhead},       {"total", memory.total()}};
 }
 
 ordered_json usable_json(const StepPlanRequest& request) {

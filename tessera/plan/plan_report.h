@@ -13,7 +13,8 @@ namespace tessera::plan {
 // {"model", "machine", "step",
 //  "mesh": {"ranks", "tp", "gtp", "dp"}, and of a model with experts {"etp", "ep", "egtp", "edp"},
 //  "global_batch", "microbatches", "tokens", "events",
-//  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "transfers", "overhead", "total"},
+//  "memory_bytes": {"weights", "gathered", "gradients", "optimizer", "activations", "transfers", "matrices",
+//    "overhead", "total"},
 //  "fits", "usable_bytes": null if the machine file does not state the memory, "missing_bytes": 0 if the plan fits,
 //  "kept_bytes": {"dense": {"weights", "gradients", "masters", "moments", "total"}, "experts": the same keys}
 //  "update_rules": rules_json (predict/update_bytes.h) of a rank
@@ -46,8 +47,8 @@ std::string plan_details(const StepPlanRequest& request, const StepPlan& step, s
 // Returns usable_bytes() of the request, or null if the machine file does not state the memory.
 nlohmann::ordered_json usable_json(const StepPlanRequest& request);
 
-// Returns MemoryUse as {"weights", "gathered", "gradients", "optimizer", "activations", "transfers", "overhead",
-// "total"}, in bytes.
+// Returns MemoryUse as {"weights", "gathered", "gradients", "optimizer", "activations", "transfers", "matrices",
+// "overhead", "total"}, in bytes.
 nlohmann::ordered_json memory_json(const MemoryUse& memory);
 
 }  // namespace tessera::plan

@@ -62,6 +62,10 @@ MemoryUse memory_without_arenas(const StepPlanRequest& request, const PreparedSt
   MemoryUse memory = lasting_memory(parameters, prepared.dry.front(), prepared.options);
   memory.activations = activations_of(request, prepared);
   for (const predict::DryStep& dry : prepared.dry) memory.transfers = std::max(memory.transfers, dry.transfer_arena);
+  for (const predict::DryStep& dry : prepared.dry) {
+    const std::int64_t scratch = request.machine.has_gpus() ? dry.matrix_scratch : 0;
+    memory.matrices = std::max(memory.matrices, dry.matrix_buffers + scratch);
+  }
   memory.overhead = request.machine.overhead_bytes(cost_input_of(request, prepared.options).world_size());
   return memory;
 }

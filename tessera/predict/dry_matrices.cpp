@@ -26,7 +26,6 @@ std::vector<runtime::MatrixExchange> DryMatrices::exchanges(std::span<const sche
       if (&policy_.rule_of(parameters.name(id)) == rule.rule)
         of_rule.push_back({id, &parameters.spec(id), parameters.types(id).model});
     if (of_rule.empty()) continue;
-    const int rank = rule.plan.group_rank();
     for (const shard::JoinedMatrices& joined : rule.plan.add(of_rule)) {
       runtime::MatrixExchange call{.transfer = rule.plan.transfer(),
                                    .ranks = static_cast<int>(rule.plan.group().size()),
@@ -37,8 +36,13 @@ std::vector<runtime::MatrixExchange> DryMatrices::exchanges(std::span<const sche
       call.bytes = joined.scattered_bytes;
       calls.push_back(call);
       flops_.push_back(std::ranges::max(joined.flops));
-      rule.state_bytes = std::max(rule.state_bytes, shard::bytes_of(joined.state_elements(rank), joined.type));
-      rule.matrix_bytes = std::max(rule.matrix_bytes, shard::bytes_of(joined.matrix_elements(rank), joined.type));
+      rule.state_bytes = std::max(rule.state_bytes, shard::bytes_of(joined.state_elements(), joined.type));
+      rule.matrix_bytes = std::max(rule.matrix_bytes, shard::bytes_of(joined.matrix_elements(), joined.type));
+      for (int rank = 0; rank < call.ranks; ++rank)
+        for (const shard::LocalMatrices& its : joined.matrices_of(rank))
+          rule.scratch_bytes = std::max(
+              rule.scratch_bytes, rule.rule->matrix_rule()->scratch_bytes(
+                                      {.count = its.count, .rows = its.rows, .cols = its.cols, .type = joined.type}));
     }
   }
   return calls;
@@ -47,6 +51,12 @@ std::vector<runtime::MatrixExchange> DryMatrices::exchanges(std::span<const sche
 std::int64_t DryMatrices::buffers() const {
   std::int64_t bytes = 0;
   for (const Rule& rule : rules_) bytes += rule.state_bytes + rule.matrix_bytes;
+  return bytes;
+}
+
+std::int64_t DryMatrices::scratch() const {
+  std::int64_t bytes = 0;
+  for (const Rule& rule : rules_) bytes += rule.scratch_bytes;
   return bytes;
 }
 

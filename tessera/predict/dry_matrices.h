@@ -21,8 +21,9 @@ class DryMatrices {
   // Returns the exchanges of the next bucket, in the order of their calls.
   std::vector<runtime::MatrixExchange> exchanges(std::span<const schedule::ParameterId> bucket);
 
-  // Sums over the buckets so far: DryStep::matrix_buffers and DryStep::matrix_flops.
+  // Return DryStep::matrix_buffers, DryStep::matrix_scratch and DryStep::matrix_flops of the buckets so far.
   std::int64_t buffers() const;
+  std::int64_t scratch() const;
   const std::vector<double>& flops() const { return flops_; }
 
  private:
@@ -30,7 +31,7 @@ class DryMatrices {
   struct Rule {
     const ops::UpdateRule* rule = nullptr;
     shard::MatrixPlan plan;
-    std::int64_t state_bytes = 0, matrix_bytes = 0;
+    std::int64_t state_bytes = 0, matrix_bytes = 0, scratch_bytes = 0;
   };
   runtime::Program& program_;
   const ops::UpdatePolicy& policy_;

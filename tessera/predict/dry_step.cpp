@@ -40,6 +40,7 @@ DryStep dry_step(const DryOptions& options) {
     parts.exchanges = [&](std::span<const schedule::ParameterId> bucket) { return matrices.exchanges(bucket); };
   dry_update(program, step.microbatch, parts);
   step.matrix_buffers = matrices.buffers();
+  step.matrix_scratch = matrices.scratch();
   step.matrix_flops = matrices.flops();
   step.optimizer.assign(program.trace().begin() + static_cast<std::ptrdiff_t>(step.microbatch.size()),
                         program.trace().end());

@@ -36,8 +36,9 @@ struct DryStep {
   // in the program's collectives.
   std::array<std::int64_t, quant::kFormats> flops{}, activations{};
   // The work of rules of whole matrices (shard/matrices/matrix_plan.h). matrix_buffers: bytes of the directions and
-  // results of this rank. matrix_flops: by exchange that gathers matrices, the most flops of a rank before its scatter.
-  std::int64_t matrix_buffers = 0;
+  // results of this rank. matrix_scratch: bytes that the iterations of this rank need in addition on a GPU.
+  // matrix_flops: by exchange that gathers matrices, the most flops of a rank before its scatter.
+  std::int64_t matrix_buffers = 0, matrix_scratch = 0;
   std::vector<double> matrix_flops;
   std::int64_t transfer_arena = 0;  // runtime::DryRun::transfer_arena()
 

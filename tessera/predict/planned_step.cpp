@@ -46,7 +46,6 @@ MemoryUse lasting_memory(const std::vector<PlannedParameter>& parameters, const 
     memory.gradients += kind->gradients;
     memory.optimizer += kind->masters + kind->moments;
   }
-  memory.optimizer += dry.matrix_buffers;
   return memory;
 }
 

@@ -27,8 +27,11 @@ struct MemoryUse {
   std::int64_t optimizer = 0;    // masters and moments
   std::int64_t activations = 0;  // peak of the bytes of activations that are kept for backward
   std::int64_t transfers = 0;    // the transfer arena
+  std::int64_t matrices = 0;     // u, X and the scratch of rules of whole matrices
   std::int64_t overhead = 0;     // memory that no plan allocates (predict::MemoryOverhead)
-  std::int64_t total() const { return weights + gathered + gradients + optimizer + activations + transfers + overhead; }
+  std::int64_t total() const {
+    return weights + gathered + gradients + optimizer + activations + transfers + matrices + overhead;
+  }
 };
 
 // Bytes that a rank receives in a step through the communicators of one role.

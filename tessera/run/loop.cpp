@@ -123,6 +123,7 @@ class Loop {
     if (stopping_) stop_early();
     summary_.schedules = trainer_.runtime().schedule_statistics();
     summary_.graph_steps = trainer_.graph_steps();
+    summary_.matrix_bytes = trainer_.optimizer().matrix_bytes();
     summary_.expert_room = trainer_.expert_room();
     summary_.suppressed_by = suppressions_.by_counter();
     if (files_ != nullptr) files_->finish(summary_);

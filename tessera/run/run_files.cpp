@@ -275,6 +275,7 @@ void RunFiles::finish(const RunSummary& summary) {
   const runtime::ScheduleStatistics& schedules = summary.schedules;
   add_schedules(schedules, json);
   if (run->backend == settings::Backend::nccl) json["host_waits"] = summary.host_waits;
+  if (summary.matrix_bytes > 0) json["matrix_bytes"] = summary.matrix_bytes;
   if (run->cuda_graph) json["graph_steps"] = summary.graph_steps;
   if (run.has_experts())
     settings::add_expert_summary(settings::expert_summary(run, summary.expert_room, summary.padded_products), json);

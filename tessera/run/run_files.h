@@ -32,6 +32,7 @@ struct RunSummary {
   std::filesystem::path checkpoint;
   bool interrupted = false;               // whether the run stopped on request before its last step
   runtime::ScheduleStatistics schedules;  // schedules of rank 0
+  std::int64_t matrix_bytes = 0;          // Optimizer::matrix_bytes() of rank 0
   std::int64_t graph_steps = 0;           // steps that were launched as a graph
   // Number of times that rank 0's host waited for its device within steps (base/lanes/host_waits.h).
   std::int64_t host_waits = 0;

@@ -12,6 +12,7 @@
 #include "tessera/settings/trainer_options.h"
 #include "tessera/train/trainer.h"
 #include "tests/plan/plan_testing.h"
+#include "tests/plan/planned_run.h"
 #include "tests/train/momentum_sgd.h"
 
 namespace tessera::plan {
@@ -109,6 +110,17 @@ TEST(InspectedRule, HasTheBytesOfATrainersBuffers) {
   std::int64_t state = 0;
   for (const auto& [name, bytes] : count(request).state) state += bytes.front();
   EXPECT_EQ(plan_step(request).memory.optimizer, state);
+}
+
+// The events of exchanges of matrices, and their memory, are those of a run.
+TEST(PlanOfMuonAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
+  for (const Words& words :
+       {Words{{"optimizer", "muon"}}, Words{{"optimizer", "muon"}, {"gtp", "3"}, {"global_batch", "6"}},
+        Words{{"optimizer", "muon"}, {"dtype", "bf16"}, {"gtp", "2"}, {"dp", "2"}},
+        Words{{"optimizer", "muon"}, {"tp", "2"}, {"gtp", "2"}, {"wire_format", "fp8"}, {"dtype", "bf16"}}}) {
+    const StepPlan step = expect_as_planned(request_of(words, odd_model()));
+    EXPECT_GT(step.memory.matrices, 0);
+  }
 }
 
 // Two rules, each with parameters of its own.

@@ -42,6 +42,7 @@ Settings draw(std::mt19937& random) {
             {"global_batch", fmt::to_string(gtp * dp * (1 + random() % 2))},
             {"dtype", one_of({"fp32", "bf16"})},
             {"zero", one_of({"on", "off"})},
+            {"optimizer", one_of({"adamw", "muon"})},
             {"embedding", one_of({"gather", "rows"})},
             {"recompute", one_of({"none", "selective", "full"})}};
   }

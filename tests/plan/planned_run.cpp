@@ -18,7 +18,7 @@ struct Moved {
   std::int64_t gathered = 0, reduced = 0;  // bytes that all ranks receive
   std::int64_t activations = 0;            // bytes that a rank whose trace is planned receives
   std::int64_t gather_arena = 0, reduce_arena = 0;
-  std::int64_t transfer_arena = 0;  // of a rank whose trace is planned
+  std::int64_t transfer_arena = 0, matrices = 0;  // of a rank whose trace is planned
 };
 
 // A plan has the trace of a rank that is the last of its compute ranks in every domain.
@@ -63,6 +63,7 @@ Moved run_planned(const StepPlanRequest& request, const schedule::Trace& planned
     if (has_trace_of_plan(trainer.parallel())) {
       EXPECT_EQ(trainer.runtime().trace(), planned);
       moved.transfer_arena = schedules.transfer_arena_bytes;
+      moved.matrices = trainer.optimizer().matrix_bytes();
       const auto& activations = result.statistics.activations_by_format;
       moved.activations = std::accumulate(activations.begin(), activations.end(), std::int64_t{0});
     }
@@ -92,6 +93,7 @@ StepPlan expect_as_planned(const StepPlanRequest& request) {
   EXPECT_EQ(moved.gather_arena, step.schedule.gather_arena);
   EXPECT_EQ(moved.reduce_arena, step.schedule.reduce_arena);
   EXPECT_EQ(moved.transfer_arena, step.memory.transfers);
+  EXPECT_EQ(moved.matrices, step.memory.matrices);
   expect_roles_add_up(step, moved.activations);
   return step;
 }

@@ -73,7 +73,8 @@ std::string row_text(const MeshPlan& mesh, double mfu, const MemoryUnit& unit) {
       "{:>6.1f} {:>6.1f} {:>6.1f}  {}\n",
       s.total() * 1e3, tokens_per_second(mesh), mfu, s.gathers * 1e3, s.gradients * 1e3, s.activations * 1e3,
       in_unit(m.total()), mesh.fits() ? "yes" : "no", in_unit(m.weights), in_unit(m.gathered), in_unit(m.gradients),
-      in_unit(m.optimizer), in_unit(m.activations), in_unit(m.transfers + m.overhead), flags_text(mesh.run));
+      in_unit(m.optimizer), in_unit(m.activations), in_unit(m.transfers + m.matrices + m.overhead),
+      flags_text(mesh.run));
 }
 
 std::string usable_text(const StepPlanRequest& request) {

@@ -45,6 +45,24 @@ bool is_split(const RankLayout& layout, int rank, bool zero) {
 
 }  // namespace
 
+std::int64_t JoinedMatrices::state_elements() const {
+  return std::ranges::max(states.ranks, {}, &layout::LocalLayout::size).size;
+}
+
+std::int64_t JoinedMatrices::matrix_elements() const {
+  return std::ranges::max(wholes.ranks, {}, &layout::LocalLayout::size).size;
+}
+
+std::vector<LocalMatrices> JoinedMatrices::matrices_of(int rank) const {
+  std::vector<LocalMatrices> matrices;
+  for (const auto& [box, offset, stride] : wholes.ranks[static_cast<std::size_t>(rank)].pieces) {
+    if (matrices.empty() || matrices.back().rows != box.rows || matrices.back().cols != box.cols)
+      matrices.push_back({.rows = box.rows, .cols = box.cols, .offset = offset, .stride = aligned(box.elements())});
+    ++matrices.back().count;
+  }
+  return matrices;
+}
+
 // One matrix. `box` is in the stack of the parameters. `candidates` are ranks of the group.
 struct MatrixPlan::Task {
   layout::Box box;
@@ -140,11 +158,8 @@ void MatrixPlan::place(JoinedMatrices& joined, const std::vector<Task>& tasks, s
     local.pieces.push_back({.box = box, .offset = offset, .stride = box.cols});
     local.size = offset + box.elements();
     joined.flops[static_cast<std::size_t>(ranks[i])] += flops_(box.rows, box.cols);
-    if (ranks[i] != own_) continue;
-    if (joined.own.empty() || joined.own.back().rows != box.rows || joined.own.back().cols != box.cols)
-      joined.own.push_back({.rows = box.rows, .cols = box.cols, .offset = offset, .stride = aligned(box.elements())});
-    ++joined.own.back().count;
   }
+  joined.own = joined.matrices_of(own_);
 }
 
 std::vector<JoinedMatrices> MatrixPlan::add(std::span<const MatrixParameter> bucket) {

@@ -47,8 +47,12 @@ struct JoinedMatrices {
   std::int64_t gathered_bytes = 0, scattered_bytes = 0;
   std::vector<double> flops;  // by rank of the group: of its matrices
 
-  std::int64_t state_elements(int rank) const { return states.ranks[static_cast<std::size_t>(rank)].size; }
-  std::int64_t matrix_elements(int rank) const { return wholes.ranks[static_cast<std::size_t>(rank)].size; }
+  // The elements of the largest state buffer and of the largest matrix buffer of a rank. All ranks allocate these
+  // sizes.
+  std::int64_t state_elements() const;
+  std::int64_t matrix_elements() const;
+  // Returns the matrices of a rank of the group, by shape.
+  std::vector<LocalMatrices> matrices_of(int rank) const;
 };
 
 // Each buffer of a parameter and of a matrix begins at a multiple of this number of elements.

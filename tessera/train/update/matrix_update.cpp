@@ -42,12 +42,28 @@ std::vector<MatrixUpdate::Exchange>& MatrixUpdate::exchanges_of(std::span<const 
     parameters.push_back({id, &runtime_.parameters().spec(id), runtime_.parameters().types(id).model});
   const int rank = plan_.group_rank();
   for (shard::JoinedMatrices& joined : plan_.add(parameters)) {
-    grow(states_, shard::bytes_of(joined.state_elements(rank), joined.type), runtime_.parallel().device);
-    grow(matrices_, shard::bytes_of(joined.matrix_elements(rank), joined.type), runtime_.parallel().device);
+    grow(states_, shard::bytes_of(joined.state_elements(), joined.type), runtime_.parallel().device);
+    grow(matrices_, shard::bytes_of(joined.matrix_elements(), joined.type), runtime_.parallel().device);
+    if (runtime_.parallel().is_asynchronous())
+      for (int other = 0; other < static_cast<int>(plan_.group().size()); ++other)
+        for (const shard::LocalMatrices& batch : joined.matrices_of(other))
+          grow(scratch_, rule_.scratch_bytes(batch_of(joined, batch)), runtime_.parallel().device);
     comm::Redistribution gather(joined.states, joined.wholes, rank), scatter(joined.wholes, joined.states, rank);
     found->second.push_back({std::move(joined), std::move(gather), std::move(scatter)});
   }
   return found->second;
+}
+
+ops::MatrixBatch MatrixUpdate::batch_of(const shard::JoinedMatrices& joined, const shard::LocalMatrices& matrices) {
+  std::byte* const first = matrices_.data() + shard::bytes_of(matrices.offset, joined.type);
+  return {.u = first,
+          .x = first,
+          .count = matrices.count,
+          .rows = matrices.rows,
+          .cols = matrices.cols,
+          .stride = matrices.stride,
+          .type = joined.type,
+          .scratch = scratch_.data()};
 }
 
 std::byte* MatrixUpdate::state_at(const shard::JoinedMatrices& joined, std::int64_t element) {
@@ -124,17 +140,7 @@ void MatrixUpdate::update_joined(const Exchange& exchange, std::span<const Matri
   const shard::JoinedMatrices& joined = exchange.joined;
   rule_.directions(directions_of(joined, bucket), scalars, clip, stream);
   move(exchange, /*is_scatter=*/false);
-  for (const shard::LocalMatrices& batch : joined.own) {
-    std::byte* const first = matrices_.data() + shard::bytes_of(batch.offset, joined.type);
-    rule_.iterate({.u = first,
-                   .x = first,
-                   .count = batch.count,
-                   .rows = batch.rows,
-                   .cols = batch.cols,
-                   .stride = batch.stride,
-                   .type = joined.type},
-                  stream);
-  }
+  for (const shard::LocalMatrices& batch : joined.own) rule_.iterate(batch_of(joined, batch), stream);
   move(exchange, /*is_scatter=*/true);
   rule_.update(updates_of(joined, bucket), scalars, clip, stream);
 }

@@ -38,8 +38,11 @@ class MatrixUpdate {
   // All ranks pass equal parameters in the same order. Plans the exchanges if the bucket is new. Collective over the
   // ranks of the exchanges.
   void update(std::span<const MatrixShard> bucket, const std::byte* scalars, const ops::Clip* clip);
+  // Returns the allocated bytes: u, X, and on a GPU the scratch of the iterations.
+  std::int64_t bytes() const { return static_cast<std::int64_t>(states_.size() + matrices_.size() + scratch_.size()); }
 
  private:
+  ops::MatrixBatch batch_of(const shard::JoinedMatrices& joined, const shard::LocalMatrices& matrices);
   // The exchanges of a bucket with one type.
   struct Exchange {
     shard::JoinedMatrices joined;
@@ -60,6 +63,7 @@ class MatrixUpdate {
   std::map<std::vector<schedule::ParameterId>, std::vector<Exchange>> buckets_;
   // u and X of a bucket: this rank's state parts, and its whole matrices. As large as the largest bucket.
   base::Buffer states_, matrices_;
+  base::Buffer scratch_;  // of the iterations on a GPU
 };
 
 }  // namespace tessera::train

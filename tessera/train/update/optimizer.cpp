@@ -157,6 +157,12 @@ void Optimizer::update(const ops::Clip* clip) {
                  [&](std::span<const schedule::ParameterId> bucket) { update_bucket(bucket, clip); });
 }
 
+std::int64_t Optimizer::matrix_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& update : matrix_updates_) bytes += update ? update->bytes() : 0;
+  return bytes;
+}
+
 void Optimizer::confirm_update(const ops::Clip& clip) {
   if (unconfirmed_ == 0) return;  // on a CPU, every update is confirmed immediately
   --unconfirmed_;

@@ -48,6 +48,8 @@ class Optimizer {
   // Called when the host has read the clip of the oldest unconfirmed update.
   void confirm_update(const ops::Clip& clip);
 
+  // Returns the bytes of MatrixUpdate::bytes() of all rules.
+  std::int64_t matrix_bytes() const;
   // Returns the number of updates applied so far, including updates before a resume. The number is exact only if no
   // update is unconfirmed.
   std::int64_t updates() const { return updates_; }

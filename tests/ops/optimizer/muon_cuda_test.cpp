@@ -139,13 +139,20 @@ TEST_F(OnCudaMuon, SplitMastersHaveTheBitsOfWholeMasters) {
 
 at::Tensor iterated_on_device(const at::Tensor& u) {
   at::Tensor x = u.clone();
-  newton_schulz_on_device({.u = u.const_data_ptr(),
-                           .x = x.mutable_data_ptr(),
-                           .count = u.size(0),
-                           .rows = u.size(1),
-                           .cols = u.size(2),
-                           .type = to_dtype(u.scalar_type())},
-                          5, stream_of(u));
+  MatrixBatch batch{.u = u.const_data_ptr(),
+                    .x = x.mutable_data_ptr(),
+                    .count = u.size(0),
+                    .rows = u.size(1),
+                    .cols = u.size(2),
+                    .type = to_dtype(u.scalar_type())};
+  // The last bytes of the tensor are not scratch and must not change.
+  constexpr std::int64_t kBehind = 4096;
+  const std::int64_t bytes = newton_schulz_scratch(batch);
+  at::Tensor scratch = at::full({bytes + kBehind}, 0x5A, u.options().dtype(at::kByte));
+  batch.scratch = static_cast<std::byte*>(scratch.mutable_data_ptr());
+  newton_schulz_on_device(batch, 5, stream_of(u));
+  EXPECT_TRUE(scratch.slice(0, bytes).eq(0x5A).sum().item<std::int64_t>() < bytes);
+  EXPECT_TRUE(scratch.slice(0, bytes, bytes + kBehind).eq(0x5A).all().item<bool>());
   return x;
 }
 

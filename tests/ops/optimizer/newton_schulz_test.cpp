@@ -102,6 +102,21 @@ TEST(NewtonSchulz, CountsOperationsAndRefusesNegativeSizes) {
   newton_schulz({.count = 2, .rows = 0, .cols = 5}, 5);
 }
 
+// On a GPU, many small matrices are iterated in groups of at most 256 MiB, and a larger matrix alone.
+TEST(NewtonSchulz, StatesTheScratchOfAGroup) {
+  const auto scratch = [](std::int64_t count, std::int64_t rows, std::int64_t cols) {
+    return newton_schulz_scratch({.count = count, .rows = rows, .cols = cols, .type = quant::DType::bf16});
+  };
+  constexpr std::int64_t kGroup = std::int64_t{256} << 20;
+  EXPECT_EQ(scratch(0, 128, 256), 0);
+  EXPECT_EQ(scratch(3, 0, 256), 0);
+  const std::int64_t matrix = 2 * 2 * (128 * 256 + 128 * 128);
+  EXPECT_EQ(scratch(2, 128, 256) - scratch(1, 128, 256), matrix + 128 * 8);
+  EXPECT_EQ(scratch(100000, 128, 256), scratch(kGroup / matrix, 128, 256));
+  EXPECT_EQ(scratch(7, 8192, 28672), scratch(1, 8192, 28672));
+  EXPECT_GT(scratch(1, 8192, 28672), std::int64_t{4} * (8192 * 28672 + 8192 * 8192));
+}
+
 // The buffers of a shard whose directions are computed in one call or in several calls.
 struct MuonBuffers {
   at::Tensor gradient, momentum, direction;

@@ -40,6 +40,8 @@ class MatrixRule : public UpdateRule {
   // directions are undefined. Pointers are as in UpdateRule::update. Throws the errors of check_shard.
   virtual void directions(std::span<const DirectionShard> shards, const std::byte* scalars, const Clip* clip,
                           base::CudaStream stream) const = 0;
+  // Returns the bytes of MatrixBatch::scratch that `iterate` needs on a device.
+  virtual std::int64_t scratch_bytes(const MatrixBatch& batch) const = 0;
   // Replaces directions by X.
   virtual void iterate(const MatrixBatch& batch, base::CudaStream stream) const = 0;
   // Returns UpdateShard::factor of a matrix, and the floating-point operations of its iterations.

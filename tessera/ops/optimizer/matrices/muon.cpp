@@ -37,6 +37,7 @@ class MuonRule final : public MatrixRule {
     for (const DirectionShard& shard : shards)
       muon_directions(scalars_of<MuonScalars>(scalars, shard.group), shard, *clip, options_.has_bf16_momentum);
   }
+  std::int64_t scratch_bytes(const MatrixBatch& batch) const override { return newton_schulz_scratch(batch); }
   void iterate(const MatrixBatch& batch, base::CudaStream stream) const override {
     if (stream != nullptr)
       newton_schulz_on_device(batch, options_.steps, stream);

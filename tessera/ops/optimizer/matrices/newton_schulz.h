@@ -8,6 +8,7 @@
 // their order. Matrices in bf16: the norm and all sums are fp32, and X, S and P are rounded to bf16 once each. Matrices
 // in fp32 and fp64: all numbers have the type of the matrix, except the sum of squares.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "tessera/base/cuda_stream.h"
@@ -29,13 +30,18 @@ struct MatrixBatch {
   std::int64_t count = 1, rows = 0, cols = 0;
   std::int64_t stride = 0;  // elements between the starts of two matrices, at least rows * cols; 0: rows * cols
   quant::DType type = quant::DType::fp32;
+  // For newton_schulz_on_device: newton_schulz_scratch() bytes of device memory, whose address is a multiple of
+  // base::kAlignment. Other work on the stream may use the memory before and afterwards.
+  std::byte* scratch = nullptr;
 };
 
 // Iterates matrices in host memory. The bits of a matrix depend neither on `count` nor on its position in the batch.
 // Throws Error for a negative size, and for a type that is not floating.
 void newton_schulz(const MatrixBatch& batch, int steps);
+// Returns the bytes of MatrixBatch::scratch for matrices of this type, shape and count.
+std::int64_t newton_schulz_scratch(const MatrixBatch& batch);
 // The same for matrices in device memory. Matrices are iterated together in groups, whose scratch memory is limited.
-// Enqueues without synchronization. `stream` is libtorch's current stream.
+// Enqueues without synchronization, and allocates no memory. Throws Error if the scratch is null.
 void newton_schulz_on_device(const MatrixBatch& batch, int steps, base::CudaStream stream);
 
 }  // namespace tessera::ops
