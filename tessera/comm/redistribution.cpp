@@ -60,13 +60,13 @@ Redistribution::Redistribution(const layout::Layout& from, const layout::Layout&
   adds_ = plan.adds;
   contiguous_ = needs_no_packing(plan);
   received_ = plan.elements_received(rank);
-  if (adds_ && is_exchange()) {
+  if (adds_) {
     target_size_ = to.ranks[static_cast<std::size_t>(rank)].size;
     addition_.emplace(from, to, rank,
                       Addends{.members = all_ranks(ranks_),
                               .types = std::vector(static_cast<std::size_t>(ranks_), type),
                               .accumulator = quant::accumulator_of(type)});
-    return;
+    if (is_exchange()) return;
   }
   BoxMessages messages = box_messages(plan, rank);
   for (BoxMessage& message : messages.sends)
@@ -93,8 +93,8 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
   if (adds_ && !quant::is_floating(type))
     throw Error("redistribution on {}: expected a floating type for a plan that adds, got {}", group.name(),
                 name_of(type));
-  TESSERA_CHECK(!addition_ || type == type_, "redistribution on {}: made for sums of {}, got {}", group.name(),
-                name_of(type_), name_of(type));
+  TESSERA_CHECK(!adds_ || !is_exchange() || type == type_, "redistribution on {}: made for sums of {}, got {}",
+                group.name(), name_of(type_), name_of(type));
   using enum layout::CollectiveKind;
   switch (collective_.kind) {
     case none:
@@ -111,8 +111,10 @@ base::Fence Redistribution::run(Communicator& group, const void* source, void* t
       return group.all_reduce(target, count, type);
     }
     case all_to_all:
-    case transfers:
-      return addition_ ? run_sums(group, source, target, type) : run_copies(group, source, target, type);
+    case transfers: {
+      const Movement whole{this, source, target, type};
+      return adds_ ? sum_together(group, {&whole, 1}) : run_copies(group, source, target, type);
+    }
   }
   throw Error("redistribution on {}: unknown kind of collective", group.name());
 }
@@ -193,24 +195,6 @@ base::Fence Redistribution::run_copies(Communicator& group, const void* source, 
   return group.lane().record();
 }
 
-base::Fence Redistribution::run_sums(Communicator& group, const void* source, void* target, DType type) const {
-  const DType accumulator = quant::accumulator_of(type);
-  const bool rounds = type != accumulator;
-  const quant::Kernels& kernels = group.kernels();
-  const auto parts = std::make_shared<base::Scratch>(kernels.scratch(addition_->scratch_bytes()));
-  std::vector<Send> sends;
-  std::vector<Receive> receives;
-  addition_->add_messages(group, source, parts->data(), sends, receives);
-  group.exchange(std::move(sends), std::move(receives));
-  group.lane().run([this, &kernels, parts, source, target, type, accumulator, rounds] {
-    if (!rounds) return addition_->sum(kernels, source, parts->data(), target, Start::nothing);
-    base::Scratch sums = kernels.scratch(bytes_of(target_size_, accumulator));
-    addition_->sum(kernels, source, parts->data(), sums.data(), Start::nothing);
-    addition_->round(kernels, sums.data(), target, type);
-  });
-  return group.lane().record();
-}
-
 std::shared_ptr<Redistribution::Staging> Redistribution::make_staging() const {
   auto staging = std::make_shared<Staging>();
   staging->packed.resize(sends_.size());
@@ -243,6 +227,35 @@ base::Fence run_together(Communicator& group, std::span<const Movement> movement
     for (const Movement& each : all) each.redistribution->copy_own(kernels, each.source, each.target, each.type);
   });
   return group.exchange(std::move(sends), std::move(receives));
+}
+
+void Redistribution::add_parts(const quant::Kernels& kernels, const Movement& movement, const std::byte* parts) const {
+  const DType accumulator = quant::accumulator_of(movement.type);
+  if (movement.type == accumulator)
+    return addition_->sum(kernels, movement.source, parts, movement.target, Start::nothing);
+  base::Scratch sums = kernels.scratch(bytes_of(target_size_, accumulator));
+  addition_->sum(kernels, movement.source, parts, sums.data(), Start::nothing);
+  addition_->round(kernels, sums.data(), movement.target, movement.type);
+}
+
+base::Fence sum_together(Communicator& group, std::span<const Movement> movements) {
+  const quant::Kernels& kernels = group.kernels();
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+  std::vector<std::shared_ptr<base::Scratch>> parts;
+  for (const Movement& each : movements) {
+    const Redistribution& how = *each.redistribution;
+    how.check_group(group);
+    TESSERA_CHECK(how.adds_ && each.type == how.type_, "sums on {}: expected a plan that adds, made for {}, got {}",
+                  group.name(), name_of(how.type_), name_of(each.type));
+    parts.push_back(std::make_shared<base::Scratch>(kernels.scratch(how.addition_->scratch_bytes())));
+    how.addition_->add_messages(group, each.source, parts.back()->data(), sends, receives);
+  }
+  group.exchange(std::move(sends), std::move(receives));
+  group.lane().run([&kernels, parts, all = std::vector(movements.begin(), movements.end())] {
+    for (std::size_t i = 0; i < all.size(); ++i) all[i].redistribution->add_parts(kernels, all[i], parts[i]->data());
+  });
+  return group.lane().record();
 }
 
 }  // namespace tessera::comm

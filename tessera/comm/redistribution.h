@@ -53,13 +53,15 @@ class Redistribution {
   struct Staging;
 
   friend base::Fence run_together(Communicator& group, std::span<const Movement> movements);
+  friend base::Fence sum_together(Communicator& group, std::span<const Movement> movements);
 
   bool is_exchange() const;  // whether the plan is not recognised as a single collective
   void check_group(const Communicator& group) const;
   void copy_own(const quant::Kernels& kernels, const void* source, void* target, quant::DType type) const;
   base::Fence run_local(Communicator& group, const void* source, void* target, quant::DType type) const;
   base::Fence run_copies(Communicator& group, const void* source, void* target, quant::DType type) const;
-  base::Fence run_sums(Communicator& group, const void* source, void* target, quant::DType type) const;
+  // Writes the target of a plan that adds. `parts` are the received parts.
+  void add_parts(const quant::Kernels& kernels, const Movement& movement, const std::byte* parts) const;
   std::shared_ptr<Staging> make_staging() const;
   std::vector<Send> pack(Communicator& group, const std::shared_ptr<Staging>& staging, const void* source,
                          quant::DType type) const;
@@ -69,8 +71,9 @@ class Redistribution {
   quant::DType type_;
   int rank_ = 0, ranks_ = 0;
   bool adds_ = false, contiguous_ = false;
-  std::optional<OrderedAddition> addition_;  // executes a plan that adds; nullopt for other plans
-  std::int64_t target_size_ = 0;             // elements of the rank's target buffer
+  // Executes a plan that adds and is not one collective, and the sums of several plans; nullopt for other plans.
+  std::optional<OrderedAddition> addition_;
+  std::int64_t target_size_ = 0;  // elements of the rank's target buffer
   std::int64_t received_ = 0;
   // Contains no empty messages. The list of transfers of a contiguous message is empty.
   std::vector<BoxMessage> sends_, receives_;
@@ -88,5 +91,11 @@ struct Movement {
 // if a redistribution is not contiguous (is_contiguous), or was made for another group or rank. The redistributions
 // must live until the fence is done. `movements` is used only during the call.
 base::Fence run_together(Communicator& group, std::span<const Movement> movements);
+
+// Executes several redistributions that add, in one exchange. The result is that of run() for each redistribution, with
+// the same bits. `type` must be the type given to the constructors. Throws Error if a redistribution does not add, or
+// was made for another group or rank. The redistributions must live until the fence is done. `movements` is used only
+// during the call.
+base::Fence sum_together(Communicator& group, std::span<const Movement> movements);
 
 }  // namespace tessera::comm

@@ -37,12 +37,11 @@ void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, 
     const Unit& unit = schedule.reduce_units[number];
     const Way way = way_of_unit(unit, sizes, &ParameterSize::reduce);
     const int domain = schedule.reduce_domains[number];
-    costs.seconds[Transfer::reduce].push_back(seconds_over(domain, way, Transfer::reduce, seconds));
-    double& over_compute = costs.seconds[Transfer::reduce_compute].emplace_back();
+    for (const Transfer hop : {Transfer::reduce_compute, Transfer::reduce})
+      costs.seconds[hop].push_back(seconds_over(domain, way, hop, seconds));
     double& replicas = costs.seconds[Transfer::replicas].emplace_back();
     for (const ParameterId id : unit) {
       const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
-      over_compute += seconds_over(domain, size.reduce, Transfer::reduce_compute, seconds);
       replicas += seconds_over(domain, size.replicas, Transfer::replicas, seconds);
     }
   }

@@ -106,6 +106,63 @@ TEST(RunTogether, RedistributionsMayHaveDifferentTypes) {
   });
 }
 
+Layout terms(const Shape& shape, int ranks) {
+  Layout layout = replicated(shape, ranks);
+  layout.state = layout::State::partial;
+  return layout;
+}
+
+// Sums that are one reduce_scatter, one all_reduce, or packed messages; some ranks own nothing.
+TEST(SumTogether, EqualsEachSumAlone) {
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    if (!has_ranks(ranks)) continue;
+    const Shape wide{13, 5}, few{2, 7}, vector{1, 9};
+    const Case cases[] = {{terms(wide, ranks), cut(wide, ranks)},
+                          {terms(few, ranks), cut(few, ranks)},
+                          {terms(vector, ranks), on_one(vector, ranks, ranks - 1)},
+                          {terms(wide, ranks), replicated(wide, ranks)},
+                          {terms(wide, ranks), cut_cols(wide, ranks)}};
+    on_ranks(ranks, [&](Communicator& group) {
+      std::vector<std::unique_ptr<Redistribution>> own;
+      std::vector<Placed<float>> sources, alone, together;
+      const base::Device device = group.kernels().device();
+      for (const Case& one : cases) {
+        own.push_back(std::make_unique<Redistribution>(one.from, one.to, group.rank()));
+        const auto number = static_cast<std::int64_t>(1000 * own.size());
+        sources.emplace_back(
+            values_of<float>(group.rank(), number, static_cast<std::int64_t>(size_at(one.from, group.rank()))), device);
+        alone.emplace_back(std::vector<float>(size_at(one.to, group.rank()), -1.0f), device);
+        together.emplace_back(alone.back().values(), device);
+        own.back()->run(group, sources.back().data(), alone.back().data(), DType::fp32).synchronize();
+      }
+      base::Fence done;
+      {
+        std::vector<Movement> movements;
+        for (std::size_t m = 0; m < own.size(); ++m)
+          movements.push_back({own[m].get(), sources[m].data(), together[m].data(), DType::fp32});
+        done = sum_together(group, movements);
+      }
+      done.synchronize();
+      for (std::size_t m = 0; m < own.size(); ++m)
+        EXPECT_TRUE(same_bits(together[m].values(), alone[m].values())) << "number " << m;
+    });
+  }
+}
+
+TEST(SumTogether, RefusesOtherPlans) {
+  if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
+  const Shape shape{6, 4};
+  on_ranks(2, [&](Communicator& group) {
+    const Redistribution sum(terms(shape, 2), cut(shape, 2), group.rank()),
+        copy(cut(shape, 2), replicated(shape, 2), group.rank());
+    std::vector<float> a(48), b(48);
+    EXPECT_THROW(sum_together(group, std::array{Movement{&sum, a.data(), b.data(), DType::fp32},
+                                                Movement{&copy, a.data(), b.data(), DType::fp32}}),
+                 Error);
+    EXPECT_THROW(sum_together(group, std::array{Movement{&sum, a.data(), b.data(), DType::bf16}}), Error);
+  });
+}
+
 TEST(RunTogether, RefusesPlansThatAddOrNeedPacking) {
   if (!has_ranks(2)) GTEST_SKIP() << "fewer than 2 processes";
   const Shape shape{6, 4};

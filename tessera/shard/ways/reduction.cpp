@@ -44,12 +44,20 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
   additions_.emplace(additions_of(parameter, cuts, parameter.place, parameter.types));
 }
 
-base::Fence Reducer::sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
-                                      const base::Fence& written, const base::LaneMark& mark) const {
+base::Fence Reducer::sum_over_compute(std::span<const Reducing> members, const ParallelGroups& parallel,
+                                      const base::Fence& written, const base::LaneMark& mark) {
+  std::vector<comm::Movement> sums;
+  for (const auto& [parameter, reducer, staging, scratch] : members)
+    if (reducer->over_compute_)
+      sums.push_back(
+          {&*reducer->over_compute_, staging, staging + reducer->gradient_bytes_, parameter->types.accumulator});
+  if (sums.empty()) return written;
+  comm::Communicator& group = parallel.of(members.front().parameter->spec.domain, mesh::Transfer::reduce_compute);
   group.lane().wait(written);
   mark.begin(group.lane());
+  const auto& [first, source, target, type] = sums.front();
   return mark.end(group.lane(),
-                  over_compute_->run(group, staging, staging + gradient_bytes_, parameter.types.accumulator));
+                  sums.size() == 1 ? first->run(group, source, target, type) : comm::sum_together(group, sums));
 }
 
 std::byte* Reducer::wire_of(const Reducing& member) const {
@@ -117,11 +125,7 @@ base::Fence reduce(std::span<Reducing> members, ParallelGroups& parallel, bool i
   const base::Fence written = Reducer::round_on_compute(members, parallel);
   const base::LaneMark compute_mark = mark_of(recording, way, mesh::Transfer::reduce_compute);
   const base::LaneMark mark = mark_of(recording, way, mesh::Transfer::reduce);
-  lane.wait(written);
-  for (const Reducing& member : members)
-    if (member.reducer->over_compute_)
-      lane.wait(member.reducer->sum_over_compute(*member.parameter, parallel.of(domain, mesh::Transfer::reduce_compute),
-                                                 member.staging, written, compute_mark));
+  lane.wait(Reducer::sum_over_compute(members, parallel, written, compute_mark));
   mark.begin(lane);
   std::vector<Reducer::Sum> sums;
   for (const Reducing& member : members) {

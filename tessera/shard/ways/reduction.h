@@ -68,8 +68,10 @@ class Reducer {
   };
   // Exchanges the gradients that the sums need between the ranks of the group.
   static void exchange(const std::vector<Sum>& sums, comm::Communicator& group);
-  base::Fence sum_over_compute(const ShardedParameter& parameter, comm::Communicator& group, std::byte* staging,
-                               const base::Fence& written, const base::LaneMark& mark) const;
+  // Adds the terms of the compute ranks, for the members that have such terms, in one transfer. Returns a fence that is
+  // done when the gradients of all members are complete.
+  static base::Fence sum_over_compute(std::span<const Reducing> members, const ParallelGroups& parallel,
+                                      const base::Fence& written, const base::LaneMark& mark);
   // Returns the address of the gradient that is sent. The gradient has the wire type after round() has run.
   std::byte* wire_of(const Reducing& member) const;
   // Returns the address of the scratch of the additions.
