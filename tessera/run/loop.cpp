@@ -90,7 +90,12 @@ class Loop {
   }
 
   void run() {
-    on_first_rank("", [&] { files_->open(); });
+    const std::int64_t checkpoint_bytes = train::checkpoint_bytes(trainer_);
+    on_first_rank("", [&] {
+      files_->open();
+      files_->check_room(checkpoint_bytes);
+    });
+    summary_.checkpoint = setup_.checkpoint.value_or(std::filesystem::path());
     const settings::ResolvedRun& run = setup_.run;
     summary_.last_step = setup_.first_step - 1;
     evaluate_before_first_step();
@@ -121,6 +126,7 @@ class Loop {
     summary_.expert_room = trainer_.expert_room();
     summary_.suppressed_by = suppressions_.by_counter();
     if (files_ != nullptr) files_->finish(summary_);
+    if (!failed_save_.empty()) throw checkpoint::AgreedError("the last checkpoint was not saved: {}", failed_save_);
   }
 
  private:
@@ -355,24 +361,55 @@ class Loop {
     save_requested_ = false;
     saved_step_ = step;
     const std::filesystem::path checkpoints = hub::RunDirectory(setup_.run->out).checkpoints();
-    summary_.checkpoint = checkpoints / checkpoint::step_folder_name(step);
+    const std::filesystem::path folder = checkpoints / checkpoint::step_folder_name(step);
     if (step == setup_.first_step - 1 && setup_.checkpoint &&
-        checkpoint::exists_on_first_rank(*trainer_.parallel().world, summary_.checkpoint))
+        checkpoint::exists_on_first_rank(*trainer_.parallel().world, folder)) {
+      summary_.checkpoint = folder;
       return;
+    }
     const Stopwatch watch;
     nlohmann::json state = stored_state(setup_);
     if (evaluation_due_) state[kEvaluationDue] = true;
-    save_trainer(trainer_, summary_.checkpoint, step, std::move(state));
+    failed_save_ = failure_of([&] { save_trainer(trainer_, folder, step, std::move(state)); });
     pauses_.add_save(watch.seconds());
     deadlines_.add_save(process_seconds(), watch.seconds());
+    if (!failed_save_.empty()) return count_failed_save();
+    failed_in_a_row_ = 0;
+    summary_.checkpoint = folder;
+    remove_old_checkpoints(checkpoints);
+  }
+
+  // Runs a collective operation on files. Returns the message of an error that all ranks have in common, such as a full
+  // disk. Returns an empty text if the operation succeeded.
+  static std::string failure_of(const std::function<void()>& work) {
+    try {
+      work();
+      return {};
+    } catch (const checkpoint::AgreedError& error) {
+      return error.what();
+    }
+  }
+
+  void count_failed_save() {
+    ++summary_.failed_saves;
+    if (++failed_in_a_row_ >= setup_.run->save_failures)
+      throw checkpoint::AgreedError("{}; {} saves in a row failed (--save-failures)", failed_save_, failed_in_a_row_);
+    if (files_ != nullptr && saved_step_ < setup_.run->steps && !stopping_)
+      files_->note(fmt::format("warning: {}; the run tries again when it saves next", failed_save_));
+  }
+
+  void remove_old_checkpoints(const std::filesystem::path& checkpoints) {
     const bool ends_resumption = setup_.checkpoint && !has_saved_;
     has_saved_ = true;
     if (!ends_resumption && setup_.run->keep == 0) return;
-    on_first_rank("removing old checkpoints", [&] {
-      if (ends_resumption) files_->remove_set_aside();
-      if (setup_.run->keep > 0)
-        checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.run->keep), setup_.run->keep_every);
+    const std::string failure = failure_of([&] {
+      on_first_rank("removing old checkpoints", [&] {
+        if (ends_resumption) files_->remove_set_aside();
+        if (setup_.run->keep > 0)
+          checkpoint::prune_checkpoints(checkpoints, static_cast<int>(setup_.run->keep), setup_.run->keep_every);
+      });
     });
+    if (!failure.empty() && files_ != nullptr) files_->note("warning: " + failure);
   }
 
   // Runs `work` on rank 0 while the other ranks wait. The other ranks may wait longer than the time limit of an
@@ -402,9 +439,11 @@ class Loop {
   Deadlines deadlines_;
   bool save_requested_ = false;             // whether rank 0 requests a save; has the same value on every rank
   std::optional<std::int64_t> saved_step_;  // the step after which save() was called last
-  bool evaluation_due_;                     // whether a stop request dropped the evaluation after the last step
-  bool has_saved_ = false;                  // whether this run has saved a checkpoint
-  std::int64_t* injected_stop_ = nullptr;   // in device memory; null without injections
+  std::string failed_save_;                 // why the last save failed; empty: it succeeded. Equal on every rank
+  std::int64_t failed_in_a_row_ = 0;
+  bool evaluation_due_;                    // whether a stop request dropped the evaluation after the last step
+  bool has_saved_ = false;                 // whether this run has saved a checkpoint
+  std::int64_t* injected_stop_ = nullptr;  // in device memory; null without injections
   RunSummary summary_;
   std::deque<telemetry::StepMetrics> enqueued_;  // lines of the pending steps, with the values that are already known
   std::optional<telemetry::StepMetrics> unwritten_;  // the last finished step, with the values of this rank

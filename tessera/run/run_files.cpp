@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "tessera/checkpoint/folder.h"
 #include "tessera/hub/tokenizer/tokenizer_files.h"
 #include "tessera/launch/resume_command.h"
+#include "tessera/plan/plan_head.h"
 #include "tessera/rendezvous/launcher.h"
 #include "tessera/settings/expert_summary.h"
 #include "tessera/settings/inspect_places.h"
@@ -206,6 +208,23 @@ void RunFiles::open() {
   tensorboard_.emplace(directory_.root(), setup_.first_step > 1 ? std::optional(setup_.first_step) : std::nullopt);
 }
 
+void RunFiles::check_room(std::int64_t checkpoint_bytes) {
+  std::error_code code;
+  const std::filesystem::space_info space = std::filesystem::space(directory_.root(), code);
+  if (code) return;
+  const std::int64_t keep = setup_.run->keep;
+  std::int64_t count = 1;
+  if (keep > 0) {
+    const auto stored = static_cast<std::int64_t>(checkpoint::list_checkpoints(directory_.checkpoints()).size());
+    count = std::max<std::int64_t>(1, keep + 1 - stored);
+  }
+  const std::int64_t needed = count * checkpoint_bytes;
+  if (space.available >= static_cast<std::uintmax_t>(needed)) return;
+  note(fmt::format("warning: {} has {} free, expected {} for {}", directory_.root().string(),
+                   plan::bytes_text(static_cast<std::int64_t>(space.available)), plan::bytes_text(needed),
+                   count == 1 ? "a checkpoint" : fmt::format("{} checkpoints (--keep {} and one more)", count, keep)));
+}
+
 void RunFiles::remove_set_aside() const {
   checkpoint::remove_set_aside(directory_.checkpoints());
 }
@@ -229,6 +248,7 @@ void RunFiles::finish(const RunSummary& summary) {
                        {"skipped_steps", summary.skipped_steps},
                        {"suppressed_steps", suppressed_steps(summary)},
                        {"unproduced_gradients", summary.unproduced_gradients}};
+  if (summary.failed_saves > 0) json["failed_saves"] = summary.failed_saves;
   if (!summary.suppressed_by.empty()) {
     json["suppressed_by"] = summary.suppressed_by;
     json["discarded_steps"] = summary.discarded_steps;
@@ -277,7 +297,7 @@ void RunFiles::finish(const RunSummary& summary) {
   if (run->mesh.tp > 1)
     note("activations over tp: " + telemetry::format_shares(totals.activations_by_format, 1e-6, "MB", run->dtype));
   note_held_out_losses(json);
-  note(fmt::format("checkpoint: {}", summary.checkpoint.string()));
+  note(fmt::format("checkpoint: {}", summary.checkpoint.empty() ? "none" : summary.checkpoint.string()));
   if (summary.interrupted) note_how_to_resume(summary);
 }
 

@@ -19,6 +19,7 @@ namespace tessera::run {
 
 // The results in the summary of a run. The summary also contains settings.
 struct RunSummary {
+  std::int64_t failed_saves = 0;
   std::int64_t last_step = 0, trained_steps = 0, skipped_steps = 0, unproduced_gradients = 0;
   // Counters of rank 0, summed over the run's steps (runtime/watch/statistics.h).
   std::int64_t tp_pieces = 0, tp_fallbacks = 0, columnwise_copies = 0;
@@ -53,6 +54,10 @@ class RunFiles {
   // Removes the checkpoints that open() has set aside, in this run or in crashed runs. Called after the run has saved
   // its first checkpoint.
   void remove_set_aside() const;
+
+  // Prints a warning if the file system has too little space for the checkpoints that --keep keeps and one more, or for
+  // one checkpoint without --keep. Called after open().
+  void check_room(std::int64_t checkpoint_bytes);
 
   // Prints the line of a step. `other_seconds`, `is_evaluated`: as in telemetry::Progress.
   void show(const telemetry::StepMetrics& metrics, double other_seconds, bool is_evaluated) {

@@ -151,6 +151,7 @@ struct TrainConfig {
   std::optional<double> save_minutes;     // minutes between checkpoints; absent: only save_every counts
   std::optional<double> stop_minutes;     // minutes after which the run has saved and ended; absent: no limit
   std::int64_t keep_every = 0;            // `keep` does not remove checkpoints of multiples of this step; 0: no step
+  std::int64_t save_failures = 3;         // number of failed saves in a row that ends the run
   double timeout_s = 60.0;                // time limit of every wait for other ranks, in seconds
   std::string out;                        // folder of the run
 

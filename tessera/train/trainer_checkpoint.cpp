@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -204,6 +206,20 @@ void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::in
     if (!trainer.parallel().is_asynchronous()) weights.push_back(std::move(rounded));
   }
   write_checkpoint(folder, contents, *trainer.parallel().world);
+}
+
+std::int64_t checkpoint_bytes(Trainer& trainer) {
+  std::int64_t bytes = 0;
+  for (schedule::ParameterId id : trainer.runtime().parameters().by_name()) {
+    const shard::ShardedParameter& parameter = trainer.runtime().parameter(id);
+    const std::vector<std::int64_t>& dims = parameter.spec.dims;
+    const std::int64_t elements = std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
+    for_each_buffer(trainer, id, nullptr, [&](const checkpoint::Kind&, quant::DType type, const void*) {
+      bytes += shard::bytes_of(elements, type);
+    });
+    if (parameter.has_master()) bytes += shard::bytes_of(elements, parameter.types.accumulator);
+  }
+  return bytes;
 }
 
 void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy) {

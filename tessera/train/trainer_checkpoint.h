@@ -16,6 +16,9 @@ namespace tessera::train {
 // key "updates", the optimizer's number of updates.
 void save_trainer(Trainer& trainer, const std::filesystem::path& folder, std::int64_t step, nlohmann::json state);
 
+// Returns the bytes of the tensors of a checkpoint, of all ranks together.
+std::int64_t checkpoint_bytes(Trainer& trainer);
+
 // Checks all fields of a checkpoint's state that load_trainer reads. Throws InputError for an invalid field, and if a
 // weight has only some of a rule's planes.
 void check_state(const checkpoint::CheckpointReader& reader, const ops::UpdatePolicy& policy);

@@ -459,7 +459,7 @@ class FullDisk(unittest.TestCase):
         for number, file in enumerate(("part-00000.safetensors", "manifest.json", "manifest.xxh3")):
             out = self.folder / f"saving-{number}"
             tessera(*self.train, 1, "--out", out)
-            self.fails(f"{file}:5", "train", "--resume", "latest", "--steps", 3, "--out", out, expect="step-00000002.partial-")
+            self.fails(f"{file}:5", "train", "--resume", "latest", "--steps", 3, "--out", out, expect="step-00000003.partial-")
             self.assertEqual(["step-00000001"], self.names(out / "checkpoints"))
             self.resume_and_compare(out, "--steps", 3)
 

@@ -2,6 +2,7 @@
 //   TESSERA_TEST_UNLINK_MS, _FSYNC_MS, _FLOCK_MS  delay of unlink (of a checkpoint's parts), of fsync, of flock
 //   TESSERA_TEST_NO_LOCKS                         flock fails
 //   TESSERA_TEST_FULL=WORD:BYTES                  the disk is full for paths with WORD after BYTES
+//   TESSERA_TEST_READ_ONLY=FILE                   no folder can be created while FILE exists
 #include <dlfcn.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -71,6 +72,12 @@ ssize_t write(int file, const void* data, std::size_t count) {
 int fsync(int file) {
   sleep_for("TESSERA_TEST_FSYNC_MS");
   return real<int (*)(int)>("fsync")(file);
+}
+int mkdir(const char* path, mode_t mode) noexcept {
+  const char* file = std::getenv("TESSERA_TEST_READ_ONLY");
+  if (file == nullptr || ::access(file, F_OK) != 0) return real<int (*)(const char*, mode_t)>("mkdir")(path, mode);
+  errno = EROFS;
+  return -1;
 }
 int flock(int file, int operation) noexcept {
   sleep_for("TESSERA_TEST_FLOCK_MS");

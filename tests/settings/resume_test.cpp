@@ -201,9 +201,10 @@ json other_values_of_experts() {
 }
 
 const std::set<std::string_view> kOfOneCall{
-    "threads",      "gather_budget", "reduce_budget",  "coalesce",   "deterministic", "pushes",      "cuda_graph",
-    "debug_poison", "debug_delays",  "debug_suppress", "trace_step", "keep",          "keep_every",  "stop_minutes",
-    "eval_every",   "timeout_s",     "expert_counts",  "peak_flops", "tp_overlap",    "expert_room", "gemm_kernels"};
+    "threads",    "gather_budget", "reduce_budget", "coalesce",       "deterministic", "pushes",
+    "cuda_graph", "debug_poison",  "debug_delays",  "debug_suppress", "trace_step",    "keep",
+    "keep_every", "stop_minutes",  "save_failures", "eval_every",     "timeout_s",     "expert_counts",
+    "peak_flops", "tp_overlap",    "expert_room",   "gemm_kernels"};
 
 TEST(Resume, KeepsEverySettingButThoseOfOneCall) {
   json before = other_values();
