@@ -11,7 +11,7 @@ double process_seconds();
 // All times are in seconds. The clock `now` counts from the start of the process.
 class Deadlines {
  public:
-  // Absent: no such limit.
+  // An absent value sets no limit.
   Deadlines(std::optional<double> save_minutes, std::optional<double> stop_minutes, double now);
 
   void add_step(double seconds) { step_ = seconds; }

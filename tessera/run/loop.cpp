@@ -395,7 +395,7 @@ class Loop {
     ++summary_.failed_saves;
     if (++failed_in_a_row_ >= setup_.run->save_failures)
       throw checkpoint::AgreedError("{}; {} saves in a row failed (--save-failures)", failed_save_, failed_in_a_row_);
-    if (files_ != nullptr)
+    if (files_ != nullptr && saved_step_ < setup_.run->steps && !stopping_)
       files_->note(fmt::format("warning: {}; the run tries again when it saves next", failed_save_));
   }
 

@@ -245,7 +245,7 @@ constexpr std::array kSettings{
             "save and end within this time after the start, minutes"},
     Setting{"keep", field<&C::keep>(), kCountOrZero, kRun, "N", "number of newest checkpoints to keep; 0: all"},
     Setting{"keep_every", field<&C::keep_every>(), kCountOrZero, kRun, "N",
-            "--keep removes no checkpoint of a multiple of this step; 0: no such step"},
+            "--keep removes no checkpoint of a multiple of this step; 0: off"},
     Setting{"save_failures", field<&C::save_failures>(), kCount, kRun, "N", "failed saves in a row that end the run"},
     Setting{"resume", field<&C::resume>(), kAny, kRun, "PATH|latest", "resume from a checkpoint"},
     Setting{"eval_every", field<&C::eval_every>(), kCountOrZero, kRun, "N",

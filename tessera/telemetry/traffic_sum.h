@@ -9,7 +9,7 @@
 
 namespace tessera::telemetry {
 
-// What a rank requests from the run between two steps.
+// The requests of a rank between two steps.
 struct Requests {
   bool stop = false, save = false;
 };

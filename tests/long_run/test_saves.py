@@ -26,7 +26,7 @@ class Saves(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = scratch("saves")
         cls.flags = ["train", "--model", "llama-tiny-odd", "--data", write_tokens(cls.folder / "tokens", 131), "--seq-len", 32,
-                     "--global-batch", 24, "--seed", 5, "--warmup-steps", 2, "--schedule-steps", 400]
+                     "--global-batch", 12, "--seed", 5, "--warmup-steps", 2, "--schedule-steps", 400]
 
     def call(self, *words, code=0, mpi_ranks=None, **variables):
         """Runs the program with the preloaded library, and checks its exit code. Returns its output and its seconds."""
@@ -39,18 +39,18 @@ class Saves(unittest.TestCase):
     def test_saves_by_the_clock_on_several_ranks(self):
         """Only rank 0 looks at the clock, and all ranks save after the same step."""
         out = self.folder / "clock"
-        tessera(*self.flags, "--steps", 60, "--gtp", 2, "--save-minutes", 0.005, "--out", out)
+        tessera(*self.flags, "--steps", 40, "--gtp", 2, "--save-minutes", 0.002, "--out", out)
         steps = saved(out)
         self.assertGreater(len(steps), 2)
         times = {line["step"]: line["step_ms"] / 1000 for line in metrics(out)}
         for first, last in zip(steps, steps[1:-1]):
-            self.assertGreater(sum(times[step] for step in range(first + 1, last + 1)), 0.2)
+            self.assertGreater(sum(times[step] for step in range(first + 1, last + 1)), 0.06)
         whole = self.folder / "clock-whole"
-        tessera(*self.flags, "--steps", 60, "--gtp", 2, "--out", whole)
+        tessera(*self.flags, "--steps", 40, "--gtp", 2, "--out", whole)
         self.assertEqual(bits(whole), bits(out))
 
     def stop_and_compare(self, name, *launcher, mpi_ranks=None):
-        """A save takes 1.5 s here, more with its other fsyncs. The run of many steps ends within 18 s."""
+        """A save takes 1 s or more here, because each fsync takes 0.2 s."""
         out, limit_s = self.folder / name, 18
         said, took = self.call(*self.flags, "--steps", 4000, "--gtp", 2, *launcher, "--stop-minutes", limit_s / 60, "--out", out,
                                mpi_ranks=mpi_ranks, TESSERA_TEST_FSYNC_MS="200")
@@ -81,12 +81,12 @@ class Saves(unittest.TestCase):
             run_of_step = out.with_name(f"{name}-{step}")
             full = f"step-0000000{step}.partial"
             said, _ = self.call(*flags, "--out", run_of_step, code=code, mpi_ranks=mpi_ranks, TESSERA_TEST_FULL=f"{full}:5")
-            self.assertRegex(said, rf"(?m)^warning: writing checkpoint .*{full}.*No space left on device.*tries again")
-            self.assertEqual(1, said.count("tries again"), said)
+            begin = "warning" if code == 0 else "tessera: the last checkpoint was not saved"
+            self.assertRegex(said, rf"(?m)^{begin}: writing checkpoint .*{full}.*No space left on device")
+            self.assertEqual(1 - code, said.count("the run tries again"), said)
             self.assertEqual([n for n in range(1, 6) if n != step], saved(run_of_step))
             self.assertFalse(list((run_of_step / "checkpoints").glob("*partial*")))
             self.assertEqual(1, summary(run_of_step)["failed_saves"])
-            self.assertEqual("the last checkpoint was not saved" in said, code == 1, said)
             if code == 1:
                 tessera("train", "--resume", "latest", "--backend", "local", "--out", run_of_step)
             self.assertEqual(bits(whole), bits(run_of_step))
@@ -110,19 +110,19 @@ class Saves(unittest.TestCase):
 
     def test_a_file_system_that_is_read_only_for_a_while(self):
         out, switch = self.folder / "read-only", self.folder / "switch"
-        flags = [*self.flags, "--steps", 400, "--save-every", 20, "--save-failures", 1000, "--gtp", 2]
+        flags = [*self.flags, "--steps", 20, "--save-every", 1, "--save-failures", 1000, "--gtp", 2]
         with subprocess.Popen(command(*flags, "--out", out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               env={**ENVIRONMENT, "LD_PRELOAD": str(AWKWARD_FILES), "TESSERA_TEST_READ_ONLY": str(switch)}) as job:
             said = ""
             for line in job.stdout:
                 said += line
-                if line.startswith("step 30/"):
+                if line.startswith("step 3/"):
                     switch.touch()
                 elif line.startswith("warning") and "tries again" in line:
                     switch.unlink(missing_ok=True)
         self.assertEqual(0, job.returncode, said)
         self.assertIn("Read-only file system", said)
-        self.assertIn(400, saved(out))
+        self.assertIn(20, saved(out))
         self.assertEqual(20 - summary(out)["failed_saves"], len(saved(out)), said)
         self.assertLess(0, summary(out)["failed_saves"])
 
