@@ -59,7 +59,7 @@ class DeviceIterations {
     auto* const norms = norms_.mutable_data_ptr<double>();
     for (std::int64_t i = 0; i < batch.count; ++i)
       cuda_only<cuda::row_square_sums>(element(batch.u, i * batch.stride), type_, batch.rows, batch.cols, batch.cols,
-                                       sums + i * batch.rows, stream_);
+                                       sums + i * batch.rows, stream_, /*states=*/nullptr);
     cuda_only<cuda::matrix_norms>(matrices, sums, norms, stream_);
     cuda_only<cuda::begin_iterations>(matrices, batch.u, norms, x_.mutable_data_ptr(), stream_);
     for (int step = 0; step < steps; ++step) {
