@@ -185,7 +185,7 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
     const shard::Place place = place_of(
         options.step.layout.mesh, options.step.layout.domains[static_cast<std::size_t>(spec.domain)], options.rank);
     const shard::ParameterTypes& types = shard::types_of(spec, options.step.types);
-    const auto [summed, updated, gradient] = predict::elements_of_rank(spec, options.step.types, cuts, place);
+    const auto [summed, updated, squared, gradient] = predict::elements_of_rank(spec, options.step.types, cuts, place);
     const ops::UpdateRule& rule = options.update->rule_of(spec.name);
     const predict::UpdatedElements elements{
         .count = updated, .types = types, .gradient = gradient, .splits_master = splits_master(spec, types, cuts)};
@@ -194,7 +194,7 @@ std::int64_t update_bytes(const predict::DryOptions& options, const predict::Dry
     // If a single sum computes this rank's whole part of a gradient, the sum can also write the squares for the norm
     // (ShardedParameter::columns_of_sum).
     const bool sum_squares = spec.sharded && cuts.parts > 1 && cuts.replicas == 1 && summed > 0;
-    if (!sum_squares) bytes += shard::bytes_of(updated, gradient);
+    if (!sum_squares) bytes += shard::bytes_of(squared, gradient);
     if (cuts.parts == 1) continue;
     bytes += predict::ordered_sum_bytes(summed, cuts.parts, types, /*is_first=*/true);
     bytes += (microbatches - 1) * predict::ordered_sum_bytes(summed, cuts.parts, types);

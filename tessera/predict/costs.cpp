@@ -75,10 +75,10 @@ class Operators {
   double seconds(const Work& work) const {
     return std::max(work.flops / rate(work), moves(work.bytes)) + input_.machine.operator_s;
   }
-  double gradient_norm(const std::vector<PlannedParameter>& parameters) const {
+  double gradient_norm(const std::vector<PlannedParameter>& parameters, int microbatches) const {
     std::int64_t bytes = 0;
     for (const PlannedParameter& parameter : parameters)
-      bytes += shard::bytes_of(parameter.state_elements, parameter.gradient_type(input_.types));
+      bytes += shard::bytes_of(parameter.squared_elements(microbatches), parameter.gradient_type(input_.types));
     return moves(bytes);
   }
   // Returns the seconds of products in the model's type.
@@ -189,6 +189,8 @@ class Placer {
   // A bucket is updated before the all-reduce of its amaxes.
   void update() {
     bool published = false;
+    int microbatches = 0;
+    for (const Event& event : trace_) microbatches = std::max(microbatches, event.microbatch + 1);
     std::size_t amaxes = 0;  // event of the last all-reduce of amaxes; 0: no event so far
     for (std::size_t at = 0; at < trace_.size(); ++at) {
       const Event& event = trace_[at];
@@ -196,7 +198,7 @@ class Placer {
         amaxes = at;
       if (event.kind != EventKind::publish) continue;
       const std::size_t updated = amaxes > 0 ? amaxes : at;
-      if (!published) add(updated, operators_.gradient_norm(parameters_), "gradient norm");
+      if (!published) add(updated, operators_.gradient_norm(parameters_, microbatches), "gradient norm");
       published = true;
       const PlannedParameter& parameter = parameters_[static_cast<std::size_t>(event.parameter)];
       if (parameter.state_elements == 0) continue;  // a backward weight has no state

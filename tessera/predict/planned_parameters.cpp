@@ -53,9 +53,10 @@ PlannedParameter planned_parameter(const shard::ParameterSpec& spec, const shard
                            .splits_master = shard::splits_master(spec, types, cuts)};
   planned.master_bytes = shard::master_bytes(spec, types, cuts, planned.state_elements);
   const bool by_rows = shard::exchanges_rows(spec, layouts, types, cuts);
-  if (by_rows) {
-    planned.row_buffers = shard::messages_of(spec, layouts, cuts.parts).buffers(types.model);
+  if (by_rows) planned.row_buffers = shard::messages_of(spec, layouts, cuts.parts).buffers(types.model);
+  if (shard::has_row_gradients(spec, layouts, types, cuts)) {
     planned.rows_read = spec.reads.per_microbatch * spec.compute.shape.cols;
+    planned.squares_rows = cuts.replicas == 1;
   }
   for (const shard::PlaneSpec& plane : shard::planes_of(spec, types))
     planned.stored_bytes += plane.bytes(stored(shard::plane_layouts(spec, plane, layouts), cuts).shard);
@@ -76,8 +77,11 @@ RankElements elements_of_rank(const shard::ParameterSpec& spec, const shard::Par
   const bool written_by_layers = shard::writes_main_grad(spec, layouts, types, cuts);
   RankElements elements{.summed = parts.local_storage.size,
                         .updated = parts.local_state.size,
+                        .squared = parts.local_state.size,
                         .gradient_type = written_by_layers ? types.wire : types.accumulator};
-  if (written_by_layers || shard::exchanges_rows(spec, layouts, types, cuts)) elements.summed = 0;
+  const bool has_rows = shard::has_row_gradients(spec, layouts, types, cuts);
+  if (written_by_layers || has_rows) elements.summed = 0;
+  if (has_rows && cuts.replicas == 1) elements.squared = 0;
   return elements;
 }
 

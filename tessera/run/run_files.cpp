@@ -157,6 +157,11 @@ void add_schedules(const runtime::ScheduleStatistics& schedules, ordered_json& j
   json["on_demand_staged_peak_bytes"] = schedules.on_demand_staged_peak_bytes;
 }
 
+void add_update(const settings::ResolvedRun& run, const RunSummary& summary, ordered_json& json) {
+  json["update_rules"] = predict::rules_json(settings::update_rules_of(run));
+  if (summary.matrix_bytes > 0) json["matrix_bytes"] = summary.matrix_bytes;
+}
+
 }  // namespace
 
 RunFiles::RunFiles(const RunSetup& setup)
@@ -265,7 +270,7 @@ void RunFiles::finish(const RunSummary& summary) {
     json["master_bytes"] = {{"split", masters.split}, {"fp32", masters.whole}};
   }
   add_formats(run, summary, json);
-  json["update_rules"] = predict::rules_json(settings::update_rules_of(run));
+  add_update(run, summary, json);
   if (run->dropout.hidden > 0) json["hidden_dropout"] = run->dropout.hidden;
   if (run->dropout.embedding > 0) json["embedding_dropout"] = run->dropout.embedding;
   json["reduce_order"] = name_of(run->reduce_order);
@@ -275,7 +280,6 @@ void RunFiles::finish(const RunSummary& summary) {
   const runtime::ScheduleStatistics& schedules = summary.schedules;
   add_schedules(schedules, json);
   if (run->backend == settings::Backend::nccl) json["host_waits"] = summary.host_waits;
-  if (summary.matrix_bytes > 0) json["matrix_bytes"] = summary.matrix_bytes;
   if (run->cuda_graph) json["graph_steps"] = summary.graph_steps;
   if (run.has_experts())
     settings::add_expert_summary(settings::expert_summary(run, summary.expert_room, summary.padded_products), json);

@@ -71,9 +71,9 @@ ParameterTable::Traits ParameterTable::traits_of(const shard::ParameterSpec& spe
   const shard::ParameterLayouts layouts = layouts_of(spec, cuts);
   Traits traits{.staging = types.accumulator};
   traits.by_rows = exchanges_rows(spec, layouts, types, cuts);
-  if (traits.by_rows)
-    traits.row_bytes = messages_of(spec, layouts, cuts.parts).exchanged(types.model);
-  else
+  traits.row_gradients = has_row_gradients(spec, layouts, types, cuts);
+  if (traits.by_rows) traits.row_bytes = messages_of(spec, layouts, cuts.parts).exchanged(types.model);
+  if (!traits.by_rows && !traits.row_gradients)
     traits.staging = shard::staging_type(spec, types, sums_compute(spec, layouts));
   return traits;
 }

@@ -47,8 +47,11 @@ class ParameterTable {
   // Returns the part of the weight that this rank reads.
   const layout::LocalLayout& local_compute(schedule::ParameterId id) const;
   // Returns whether the parameter is a table that exchanges rows (shard/rows/rows.h). If true, the layer calls
-  // gather_rows and grad_rows instead of consume and grad_buffer.
+  // gather_rows instead of consume.
   bool by_rows(schedule::ParameterId id) const { return traits_[index(id)].by_rows; }
+  // Returns whether a microbatch's gradient contains only rows (shard::has_row_gradients). If true, the layer calls
+  // grad_rows instead of grad_buffer.
+  bool row_gradients(schedule::ParameterId id) const { return traits_[index(id)].row_gradients; }
   // Returns the element type of the staging of the parameter's gradient.
   quant::DType staging_type(schedule::ParameterId id) const { return traits_[index(id)].staging; }
   // Returns the bytes that this rank receives in one read of rows.
@@ -76,7 +79,7 @@ class ParameterTable {
  private:
   struct Traits {
     quant::DType staging = quant::DType::fp32;
-    bool by_rows = false;
+    bool by_rows = false, row_gradients = false;
     std::int64_t row_bytes = 0;
     schedule::ParameterId backward_weight = schedule::kNoParameter;
   };

@@ -206,7 +206,8 @@ void RunningProgram::release(ParameterId weight, PassId pass) {
 
 GradientBuffer RunningProgram::grad_buffer(ParameterId id, int microbatch) {
   ParameterEntry& entry = step_.entry(id);
-  TESSERA_CHECK(!entry.parameter.by_rows, "'{}' has gradients of rows: expected a call of grad_rows", entry.name());
+  TESSERA_CHECK(!entry.parameter.row_gradients, "'{}' has gradients of rows: expected a call of grad_rows",
+                entry.name());
   TESSERA_CHECK(!entry.parameter.spec.produced_once || entry.last_produced() != microbatch,
                 "'{}' is declared as produced once per microbatch, but is produced again", entry.name());
   return {staging_of(entry, id, microbatch), entry.reducer.staging_type(), entry.is_produced()};

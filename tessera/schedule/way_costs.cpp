@@ -39,11 +39,8 @@ void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, 
     const int domain = schedule.reduce_domains[number];
     for (const Transfer hop : {Transfer::reduce_compute, Transfer::reduce})
       costs.seconds[hop].push_back(seconds_over(domain, way, hop, seconds));
-    double& replicas = costs.seconds[Transfer::replicas].emplace_back();
-    for (const ParameterId id : unit) {
-      const ParameterSize& size = sizes[static_cast<std::size_t>(id)];
-      replicas += seconds_over(domain, size.replicas, Transfer::replicas, seconds);
-    }
+    costs.seconds[Transfer::replicas].push_back(
+        seconds_over(domain, way_of_unit(unit, sizes, &ParameterSize::replicas), Transfer::replicas, seconds));
   }
 }
 

@@ -10,8 +10,8 @@ namespace tessera::schedule {
 // receives.
 using HopSeconds = std::function<double(int domain, mesh::Transfer transfer, std::int64_t bytes)>;
 
-// Sets Costs::seconds. The members of a unit travel in one message per hop. Sums over replicas and publish events take
-// one message per parameter.
+// Sets Costs::seconds. The members of a unit travel in one message per hop. Publish events take one message per
+// parameter.
 void set_way_costs(const Trace& trace, const std::vector<ParameterSize>& sizes, const Schedule& schedule,
                    const HopSeconds& seconds, Costs& costs);
 

@@ -46,6 +46,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
   parameter.place = place;
   const ParameterLayouts layouts = layouts_of(spec, cuts);
   parameter.by_rows = exchanges_rows(spec, layouts, types, cuts);
+  parameter.row_gradients = has_row_gradients(spec, layouts, types, cuts);
   static_cast<RankParts&>(parameter) = rank_parts(layouts, cuts, place);
   check_dense(parameter.local_compute, spec.name);
   parameter.planes = make_planes(spec, types, layouts, cuts, place);
@@ -69,7 +70,7 @@ ShardedParameter make_parameter(ParameterSpec spec, const ParameterTypes& types,
     parameter.main_grad =
         base::Buffer(static_cast<std::size_t>(bytes_of(elements, parameter.gradient_type())), place.device);
   parameter.main_grad.fill_zero();
-  if (parameter.by_rows && spec.trainable)
+  if (parameter.row_gradients)
     parameter.row_states = base::Buffer(static_cast<std::size_t>(elements / compute.shape.cols), place.device);
   parameter.row_states.fill_zero();
   parameter.spec = std::move(spec);

@@ -43,7 +43,7 @@ ParameterSpec backward_weight(const ParameterSpec& spec) {
 }
 
 std::int64_t ShardedParameter::columns_of_sum(int replicas) const {
-  if (!spec.trainable || !spec.sharded || by_rows || replicas > 1 || local_storage.pieces.empty()) return 0;
+  if (!spec.trainable || !spec.sharded || row_gradients || replicas > 1 || local_storage.pieces.empty()) return 0;
   if (layouts.groups.size() > 1) return 0;  // in this case, the parts of a row may come from different ranks
   const std::int64_t columns = local_storage.pieces.front().box.cols;
   std::int64_t end = 0;
@@ -52,6 +52,10 @@ std::int64_t ShardedParameter::columns_of_sum(int replicas) const {
     end += piece.box.elements();
   }
   return end == local_storage.size ? columns : 0;
+}
+
+const std::uint8_t* ShardedParameter::states_of_rows(int replicas) const {
+  return row_gradients && replicas == 1 ? reinterpret_cast<const std::uint8_t*>(row_states.data()) : nullptr;
 }
 
 layout::LocalLayout counted_part(const ShardedParameter& parameter) {

@@ -160,7 +160,8 @@ struct ShardedParameter : RankParts {
   base::Buffer main_grad;
   bool written_by_layers = false;  // result of writes_main_grad()
   bool by_rows = false;            // result of exchanges_rows(); true: the table exchanges rows and is never gathered
-  base::Buffer row_states;         // if by_rows: one byte for the state of each stored row of main_grad (row_kernels.h)
+  bool row_gradients = false;      // result of has_row_gradients()
+  base::Buffer row_states;  // if row_gradients: one byte for the state of each stored row of main_grad (row_kernels.h)
 
   std::int64_t shard_elements() const { return local_storage.size; }
   std::int64_t state_elements() const { return local_state.size; }
@@ -169,6 +170,9 @@ struct ShardedParameter : RankParts {
   // Returns the number of columns if a step's last sum can also write each row's sum of squares, otherwise 0. One sum
   // must complete whole rows: the rows are contiguous in local_storage, and there is one replica.
   std::int64_t columns_of_sum(int replicas) const;
+  // Returns row_states if a row of main_grad whose state is 0 contains only zeros, otherwise null. Sums over replicas
+  // do not write the states.
+  const std::uint8_t* states_of_rows(int replicas) const;
   // Returns whether the parameter has a separate master. A backward weight has no master; its values are cast from the
   // master of the weight to which it belongs.
   bool has_master() const {

@@ -159,30 +159,6 @@ void add_reduce_buffers(const ParameterSpec& spec, const ParameterLayouts& layou
   }
 }
 
-// Returns the size of a parameter. by_rows: whether ranks exchange single rows of the parameter. Otherwise the whole
-// parameter is gathered.
-schedule::ParameterSize size_of(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
-                                const Cuts& cuts, bool by_rows) {
-  Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();
-  schedule::ParameterSize size{.name = spec.name,
-                               .domain = spec.domain,
-                               .is_vector = spec.dims.size() == 1,
-                               .gather = std::move(most.gather),
-                               .reduce = std::move(most.reduce),
-                               .replicas = std::move(most.replicas),
-                               .publish = std::move(most.publish)};
-  if (by_rows) {
-    const RowMessages messages = messages_of(spec, layouts, cuts.parts);
-    if (spec.trainable) size.staging = messages.staging(types);
-    if (spec.trainable) size.scratch = messages.scratch(types);
-    return size;
-  }
-  add_gather_buffers(spec, layouts, types, cuts, size);
-  if (spec.trainable && !writes_main_grad(spec, layouts, types, cuts))
-    add_reduce_buffers(spec, layouts, types, cuts, size);
-  return size;
-}
-
 }  // namespace
 
 // The wire type decides the accumulator type, because kernels choose the order of a norm's squares by the type
@@ -239,9 +215,36 @@ bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, 
   return messages.exchanged(types.model) + back < total_bytes(whole.gather) + total_bytes(whole.reduce);
 }
 
+bool has_row_gradients(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                       const Cuts& cuts) {
+  if (!spec.trainable) return false;
+  if (cuts.max_parts() > 1) return exchanges_rows(spec, layouts, types, cuts);
+  if (spec.reads.per_microbatch == 0 || spec.reads.lookup == Lookup::gather || cuts.any_reduced()) return false;
+  if (!has_whole_rows(spec, layouts) || spec.produced_once || cuts.duplicates > 1) return false;
+  const RowMessages messages = messages_of(spec, layouts, cuts.parts);
+  return spec.reads.lookup == Lookup::rows || messages.rows < messages.stored;
+}
+
 schedule::ParameterSize parameter_size(const ParameterSpec& spec, const ParameterLayouts& layouts,
                                        const ParameterTypes& types, const Cuts& cuts) {
-  return size_of(spec, layouts, types, cuts, exchanges_rows(spec, layouts, types, cuts));
+  const bool by_rows = exchanges_rows(spec, layouts, types, cuts);
+  Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();
+  schedule::ParameterSize size{.name = spec.name,
+                               .domain = spec.domain,
+                               .is_vector = spec.dims.size() == 1,
+                               .gather = std::move(most.gather),
+                               .reduce = std::move(most.reduce),
+                               .replicas = std::move(most.replicas),
+                               .publish = std::move(most.publish)};
+  if (!by_rows) add_gather_buffers(spec, layouts, types, cuts, size);
+  if (has_row_gradients(spec, layouts, types, cuts)) {
+    const RowMessages messages = messages_of(spec, layouts, cuts.parts);
+    size.staging = messages.staging(types);
+    size.scratch = messages.scratch(types);
+  } else if (spec.trainable && !writes_main_grad(spec, layouts, types, cuts)) {
+    add_reduce_buffers(spec, layouts, types, cuts, size);
+  }
+  return size;
 }
 
 }  // namespace tessera::shard

@@ -22,6 +22,14 @@ schedule::ParameterSize parameter_size(const ParameterSpec& spec, const Paramete
 bool exchanges_rows(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
                     const Cuts& cuts);
 
+// Returns whether the gradient of a microbatch contains only the rows that the rank has read (rows.h): for a trained
+// table that exchanges rows, and for a table that one rank of each compute place stores, if each row is whole on one
+// compute rank and no product computes the whole gradient. In the second case, layers read the weight itself. With
+// Lookup::automatic, such a rank then reads fewer rows in a microbatch than it stores. Lookup::rows
+// omits this condition. With Lookup::gather the function returns false.
+bool has_row_gradients(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,
+                       const Cuts& cuts);
+
 // Returns whether layers write the gradient directly to main_grad: a gradient of a step is one value, which one product
 // computes, and no rank adds another value to it. main_grad then has the wire type, and there is no staging and no sum.
 bool writes_main_grad(const ParameterSpec& spec, const ParameterLayouts& layouts, const ParameterTypes& types,

@@ -150,6 +150,22 @@ class Layouts(unittest.TestCase):
                                         *more, backend=backend)
                     self.assertEqual(expected, actual, (tp, gtp, backend, embedding, *flags))
 
+    def test_gradients_of_rows_and_of_the_whole_table_give_the_same_bits_on_one_rank(self):
+        poisoned = "--debug-poison", "on", "--debug-delays", 3
+        few = (1, 1, 12), (2, 2, 12, "--zero", "on"), (1, 2, 12, "--zero", "off", "--dtype", "bf16"), (1, 1, 1, "--dtype", "bf16", *poisoned)
+        others = [(1, 1, 12, "--dtype", "bf16", *flags) for flags in
+                  (("--wire-format", "mxfp8"), ("--masters", "fp32", "--moments", "bf16"), ("--recompute", "full", "--grad-wire", "fp32"))]
+        for tp, dp, batch, *more in (*few, *others) if FULL else (*few, others[0]):
+            flags = self.common("--steps", 3, *more, model="llama-tiny-odd", batch=batch)
+            name = f"own-{tp}-{dp}-{batch}-{'-'.join(str(flag).strip('-') for flag in more)}"
+            expected = self.train(f"{name}-gather", (tp, 1, dp), *flags, "--embedding", "gather")
+            self.assertEqual(expected, self.train(f"{name}-rows", (tp, 1, dp), *flags), more)
+            # Only the sum of rows needs scratch, for the map of the stored rows.
+            scratch_bytes = [json.loads((self.folder / f"{name}-{kind}" / "summary.json").read_text())["exchange_scratch_bytes"]
+                             for kind in ("gather", "rows")]
+            self.assertEqual(scratch_bytes[0], 0)
+            self.assertGreater(scratch_bytes[1], 131 // tp * 4)
+
     def test_hierarchical_sums_have_their_own_bits(self):
         flags = self.common("--steps", 3, "--reduce-order", "hierarchical", "--ranks-per-node")
         expected = self.train("nodes", (2, 4, 1), *flags, 4)  # two gtp ranks a node

@@ -14,7 +14,6 @@
 #include "tessera/ops/initialise/initialise.h"
 #include "tessera/ops/norm/rms_norm.h"
 #include "tessera/ops/optimizer/adamw.h"
-#include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/ops/optimizer/update_policy.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/swiglu/swiglu.h"
@@ -436,64 +435,6 @@ TEST_F(OnCuda, ClipFactorsFollowTheNorm) {
     EXPECT_EQ(got.factor, clip_factor(got.norm, limit));
     EXPECT_EQ(got.applies, 1);
   }
-}
-
-// ---- row square sums
-
-TEST_F(OnCuda, RowSquareSumsAddInFp64) {
-  for (const at::ScalarType type : kTypes)
-    for (const std::int64_t cols : {0, 1, 17, 1000, 1025, 1800, 2048, 3000, 4096, 5000, 8192}) {
-      const std::int64_t rows = 9, stride = cols + 8;
-      const at::Tensor host = random_tensor({rows, stride}, 1, type), values = on_device(host);
-      at::Tensor sums = on_device(random_tensor({rows}, 2, at::kDouble)), alone = sums.clone();
-      Values expected(rows);
-      row_square_sums(host.const_data_ptr(), to_dtype(type), rows, cols, stride, expected.data());
-      base::cuda_only<cuda::row_square_sums>(values.const_data_ptr(), to_dtype(type), rows, cols, stride,
-                                             sums.mutable_data_ptr<double>(), stream_of(values));
-      // Two sums of `cols` positive terms in fp64.
-      expect_near(values_of(sums), expected,
-                  [&](std::size_t i) { return 2 * static_cast<double>(cols + 1) * 0x1p-53 * expected[i]; });
-      const at::Tensor shifted = on_device(random_tensor({7 * cols + 1}, 3, type));
-      from(shifted, 1)
-          // Another address and another stride give the same bits.
-          .copy_(from(host, 2).narrow(1, 0, cols).reshape({-1}));
-      base::cuda_only<cuda::row_square_sums>(from(shifted, 1).const_data_ptr(), to_dtype(type), 7, cols, cols,
-                                             alone.mutable_data_ptr<double>(), stream_of(values));
-      EXPECT_TRUE(same_bits(alone.narrow(0, 0, 7), from(sums, 2)));
-    }
-}
-
-// Blocks of `elements` adjacent elements are dealt to 32 threads, or to 256 if each of 256 gets more than one block. A
-// thread adds its squares in order, the lanes of a warp add in halves, and the sums of warps are added in order.
-double sum_in_order(const Values& row, std::size_t elements) {
-  const std::size_t threads = row.size() <= 256 * elements ? 32 : 256;
-  Values sums(threads);
-  for (std::size_t i = 0; i < row.size(); ++i) {
-    double& sum = sums[i / elements % threads];
-    sum = std::fma(row[i], row[i], sum);
-  }
-  double all = 0;
-  for (std::size_t warp = 0; warp < threads; warp += 32) {
-    for (std::size_t distance = 16; distance > 0; distance /= 2)
-      for (std::size_t lane = 0; lane < distance; ++lane) sums[warp + lane] += sums[warp + lane + distance];
-    all = warp == 0 ? sums[0] : all + sums[warp];
-  }
-  return all;
-}
-
-TEST_F(OnCuda, RowSquareSumsAddInTheirOrder) {
-  for (const at::ScalarType type : kTypes)
-    for (const std::int64_t cols : {5, 768, 1025, 1026, 2048, 2049, 4000, 4096, 4097, 9000}) {
-      constexpr std::int64_t kRows = 11;
-      const at::Tensor host = random_tensor({kRows, cols}, 1, type), values = on_device(host);
-      const at::Tensor sums = on_device(random_tensor({kRows}, 2, at::kDouble));
-      base::cuda_only<cuda::row_square_sums>(values.const_data_ptr(), to_dtype(type), kRows, cols, cols,
-                                             sums.mutable_data_ptr<double>(), stream_of(values));
-      Values expected;
-      for (std::int64_t row = 0; row < kRows; ++row)
-        expected.push_back(sum_in_order(values_of(host[row]), type == at::kDouble ? 2 : 4));
-      EXPECT_EQ(values_of(sums), expected) << c10::toString(type) << ", " << cols << " columns";
-    }
 }
 
 }  // namespace

@@ -363,6 +363,10 @@ TEST(RowSquareSums, AddSquaresInFp64) {
       Values alone(1);  // a row at another address with another stride: the same bits
       row_square_sums(values.narrow(0, 3, 1).clone().const_data_ptr(), to_dtype(type), 1, cols, cols, alone.data());
       EXPECT_EQ(alone[0], sums[3]);
+      const std::vector<std::uint8_t> states{1, 0, 3, 0, 2};  // rows 1 and 3 count as zeros and are not read
+      Values some(rows, -1);
+      row_square_sums(values.const_data_ptr(), to_dtype(type), rows, cols, stride, some.data(), states.data());
+      EXPECT_EQ(some, (Values{sums[0], 0, sums[2], 0, sums[4]}));
     }
   }
 }

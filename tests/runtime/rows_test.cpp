@@ -67,6 +67,36 @@ TEST(ExchangesRows, OnlyWhereRowsAreCutOverGtp) {
       Error);
 }
 
+bool has_rows(std::int64_t rows, const Cuts& cuts, ParameterSpec spec = {}) {
+  if (spec.dims.empty()) spec.dims = {1000, 8};
+  if (spec.compute.size() == 0) spec.compute = layout::replicated({1000, 8}, 1);
+  spec.reads.per_microbatch = rows;
+  return has_row_gradients(spec, layouts_of(spec, cuts), {}, cuts);
+}
+
+// On one rank, a gradient of rows has fewer bytes than a gradient of the table if a microbatch reads fewer rows.
+TEST(RowGradients, AreSmallerThanTheTableOnOneRank) {
+  const ParameterSpec tp2{.compute = layout::cut_rows({1000, 8}, {{"rows", 1000}}, 2)};
+  EXPECT_TRUE(has_rows(999, {}));
+  EXPECT_FALSE(has_rows(1000, {}));
+  EXPECT_TRUE(has_rows(499, {}, tp2));
+  EXPECT_FALSE(has_rows(500, {}, tp2));
+  EXPECT_TRUE(has_rows(999, {.replicas = 2, .zero = true}));
+  EXPECT_FALSE(has_rows(0, {}));
+  EXPECT_TRUE(has_rows(5000, {}, {.reads = {.lookup = Lookup::rows}}));
+  EXPECT_FALSE(has_rows(1, {}, {.reads = {.lookup = Lookup::gather}}));
+  EXPECT_FALSE(has_rows(1, {}, {.trainable = false}));
+  EXPECT_FALSE(has_rows(1, {}, {.sharded = false}));
+  EXPECT_FALSE(has_rows(1, {}, {.partial_gradient = true}));
+  EXPECT_FALSE(has_rows(1, {}, {.produced_once = true}));
+  EXPECT_FALSE(has_rows(1, {}, {.compute = layout::cut_cols({1000, 8}, 2)}));
+  EXPECT_FALSE(has_rows(1, {}, {.compute = layout::replicated({1000, 8}, 2)}));
+  // Several ranks of a compute place: as the exchange of rows.
+  EXPECT_TRUE(has_rows(199, {.parts = 4}));
+  EXPECT_FALSE(has_rows(200, {.parts = 4}));
+  EXPECT_FALSE(has_rows(199, {.parts = 4}, {.trainable = false}));
+}
+
 constexpr std::int64_t kRows = 11, kColumns = 3, kTokens = 6;
 constexpr int kBlocks = 12, kSteps = 4;
 
@@ -185,6 +215,7 @@ class Rank {
   }
 
   bool by_rows() { return runtime_.parameter(table_).by_rows; }
+  bool has_row_gradients() { return runtime_.parameter(table_).row_gradients; }
   std::vector<std::int64_t> local(const std::vector<std::int64_t>& tokens) const {
     std::vector<std::int64_t> rows;
     for (const std::int64_t token : tokens)
@@ -231,7 +262,7 @@ class Rank {
     std::vector<std::int64_t> targets = local(tokens);
     float* sums = nullptr;
     std::int64_t size = part_.size();
-    if (by_rows()) {
+    if (has_row_gradients()) {
       const runtime::RowGradient gradient = runtime_.program().grad_rows(table_, ids(tokens), mb);
       sums = static_cast<float*>(gradient.data);
       targets.assign(gradient.slots, gradient.slots + tokens.size());
@@ -262,6 +293,7 @@ std::vector<std::vector<std::uint32_t>> run(const Case& chosen) {
     ParallelGroups parallel = shard::dense_parallel(world, chosen.tp, chosen.gtp, chosen.dp);
     Rank rank(parallel, chosen);
     EXPECT_EQ(rank.runtime().parameter(rank.table()).by_rows, chosen.lookup == Lookup::rows && chosen.gtp > 1);
+    EXPECT_EQ(rank.runtime().parameter(rank.table()).row_gradients, chosen.lookup == Lookup::rows);
     for (int step = 0; step < kSteps; ++step) {
       rank.step(step);
       {

@@ -23,6 +23,7 @@
 #include "tessera/nn/mesh_degrees.h"
 #include "tessera/ops/optimizer/square_sums.h"
 #include "tessera/quant/device_kernels.h"
+#include "tessera/shard/rows/row_kernels.h"
 #include "tests/quant/wide_integer.h"
 #include "tests/runtime/elements.h"
 
@@ -185,6 +186,39 @@ TEST(GradientNorm, HasTheSameBitsIfRowSumsAreRounded) {
     }
 }
 
+// Returns the norm of a table with 11 rows of 4 elements 1. Every third row has the state 0.
+double norm_of_table(int gtp, int dp) {
+  std::vector<double> norms(static_cast<std::size_t>(gtp * dp));
+  comm::run_local(gtp * dp, {}, [&](comm::World& world) {
+    shard::ParallelGroups parallel = shard::make_parallel_groups(world, nn::rank_layout({.gtp = gtp, .dp = dp}));
+    runtime::Runtime runtime(parallel, {}, {});
+    const schedule::ParameterId id =
+        runtime.parameters().add({.name = "table",
+                                  .dims = {11, 4},
+                                  .compute = layout::replicated({11, 4}, 1),
+                                  .reads = {.per_microbatch = 2, .lookup = shard::Lookup::rows}});
+    shard::ShardedParameter& table = runtime.parameter(id);
+    write_gradient<float>(table, [](const std::string&, std::int64_t, std::int64_t) { return 1; });
+    std::vector<std::uint8_t> states;
+    for (std::int64_t row = table.local_storage.pieces.front().box.row; states.size() < table.row_states.size(); ++row)
+      states.push_back(row % 3 == 0 ? 0 : shard::kRowWritten);
+    base::copy_bytes(table.row_states.data(), states.data(), states.size());
+    GradientNorm norm(runtime);
+    norm.compute(0);
+    norms[static_cast<std::size_t>(world.rank())] = norm.result()->norm;
+  });
+  EXPECT_EQ(norms, std::vector(norms.size(), norms.front()));
+  return norms.front();
+}
+
+// A sum over replicas writes main_grad and not the states of its rows.
+TEST(GradientNorm, DoesNotReadZeroRowsOfOneReplica) {
+  for (const int gtp : {1, 2, 3}) {
+    EXPECT_EQ(norm_of_table(gtp, 1), std::sqrt(7 * 4.0));
+    EXPECT_EQ(norm_of_table(gtp, 2), std::sqrt(11 * 4.0));
+  }
+}
+
 // The element is in the last row, which another rank stores on each mesh.
 TEST(GradientNorm, PropagatesNaNAndInfinity) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::nan("");
@@ -266,7 +300,7 @@ TEST_F(GradientNormOnCuda, SumsAndPassesGiveTheSameBits) {
     };
     const auto by_pass = squares_of([&](double* squares) {
       base::cuda_only<ops::cuda::row_square_sums>(gradient.data(), quant::DType::fp32, rows, cols, cols, squares,
-                                                  lane->stream());
+                                                  lane->stream(), /*states=*/nullptr);
     });
     const auto by_sum = squares_of([&](double* squares) {
       kernels->ordered_sum_squares(gradient.data(), quant::DType::fp32, true, {}, quant::DType::fp32, rows, cols,
@@ -275,7 +309,7 @@ TEST_F(GradientNormOnCuda, SumsAndPassesGiveTheSameBits) {
     EXPECT_EQ(by_pass, by_sum) << cols << " columns";
     const auto by_narrow_pass = squares_of([&](double* squares) {
       base::cuda_only<ops::cuda::row_square_sums>(narrow_gradient.data(), quant::DType::bf16, rows, cols, cols, squares,
-                                                  lane->stream());
+                                                  lane->stream(), /*states=*/nullptr);
     });
     EXPECT_EQ(by_pass, by_narrow_pass) << cols << " columns";
     EXPECT_GT(by_sum.front(), 0);

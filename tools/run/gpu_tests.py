@@ -27,8 +27,9 @@ LIMITS_S = {
     "flags.nvfp4_recipe": 400,
     "flags.unused_places": 400, "sanitizer.tokens_split_over_tp_stay_within_bounds": 400, "sanitizer.kernels_stay_within_bounds": 580,
     "sanitizer.kernels_have_no_races": 580}
-# Tests that need more GPUs than the other tests of their script.
-GPUS = {"gpus.four_gpus_give_the_bits_of_one_gpu": 4, "rows.meshes_of_four_gpus": 4}
+# Tests that need another number of GPUs than the other tests of their script.
+GPUS = {"gpus.four_gpus_give_the_bits_of_one_gpu": 4, "rows.meshes_of_four_gpus": 4, "rows.one_gpu": 1,
+        "rows.one_gpu_repeats_suppressed_steps": 1, "rows.one_gpu_with_formats": 1}
 
 
 def tests_of(script):

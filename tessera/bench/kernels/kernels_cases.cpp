@@ -303,7 +303,7 @@ void add_optimizer(Cases& c) {
            double* to = sums.data_ptr<double>();
            if (cuda)
              base::cuda_only<ops::cuda::row_square_sums>(values.data_ptr(), wide, rows, hidden, hidden, to,
-                                                         ops::stream_of(values));
+                                                         ops::stream_of(values), /*states=*/nullptr);
            else
              ops::row_square_sums(values.data_ptr(), wide, rows, hidden, hidden, to);
          };

@@ -42,7 +42,6 @@ at::Tensor gather_rows(const PassState& pass, const VocabEmbedding& embedding, c
 void produce_rows(const PassState& pass, const VocabEmbedding& embedding, const at::Tensor& tokens,
                   const at::Tensor& dy) {
   const Weight& weight = embedding.weight;
-  if (!is_trainable(pass.context, weight)) return;
   const at::Tensor ids = tokens.contiguous();
   const runtime::RowGradient rows =
       pass.context.program.grad_rows(weight.id, row_ids(embedding, ids), pass.id.microbatch);
@@ -78,7 +77,7 @@ class EmbeddingFunction : public torch::autograd::Function<EmbeddingFunction> {
     auto& embedding = *saved_pointer<const VocabEmbedding>(ctx, "embedding");
     const at::Tensor dy =
         enter_tp(pass, gradients[0], tokens.size(0), {.weight = embedding.weight.id, .is_wgrad = true});
-    if (travels_by_rows(pass.context, embedding)) {
+    if (pass.context.program.parameters().row_gradients(embedding.weight.id)) {
       produce_rows(pass, embedding, tokens, dy);
       return {{}, {}, {}, {}, {}};
     }

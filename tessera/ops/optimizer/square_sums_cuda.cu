@@ -16,15 +16,22 @@ constexpr int kElements = std::min(kPack<T>, kPack<float>);
 template <typename T>
 constexpr int kSteps = 4 * kPack<T> / kElements<T>;
 
+// Returns whether all elements of a row are zeros, so that the row need not be read.
+__device__ __forceinline__ bool is_zero(const std::uint8_t* states, std::int64_t row) {
+  return states != nullptr && states[row] == 0;
+}
+
 // kTeam threads (a warp or the block) sum a row, and the sums of the warps are added in order. ordered_sum_squares of
 // quant/device_kernels.h adds in the same order, so its results may replace the results of this kernel.
 template <bool kWhole, int kTeam, typename T>
-__global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols,
-                                                     std::int64_t stride, double* __restrict__ sums) {
+__global__ void __launch_bounds__(kThreads)
+    row_sums(const T* __restrict__ values, std::int64_t rows, std::int64_t cols, std::int64_t stride,
+             double* __restrict__ sums, const std::uint8_t* __restrict__ states) {
   constexpr int N = kElements<T>, kStep = kTeam * N;
   __shared__ double scratch[kWarp];
   const std::int64_t row = std::int64_t{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam;
   if (row >= rows) return;
+  if (is_zero(states, row)) cols = 0;
   const T* data = values + row * stride;
   double sum = 0;
   for (std::int64_t start = threadIdx.x % kTeam * N; start < cols; start += kSteps<T> * kStep) {
@@ -55,14 +62,14 @@ __global__ void __launch_bounds__(kThreads) row_sums(const T* __restrict__ value
 template <bool kWhole, int kRows, int kAll, typename T>
 __global__ void __launch_bounds__(kThreads)
     sums_of_rows(const T* __restrict__ values, std::int64_t rows, std::int64_t cols, std::int64_t stride,
-                 double* __restrict__ sums) {
+                 double* __restrict__ sums, const std::uint8_t* __restrict__ states) {
   constexpr int N = kElements<T>, kWarps = kThreads / kWarp;
   __shared__ double scratch[kRows][kWarps];
   const std::int64_t first = std::int64_t{blockIdx.x} * kRows;
   Pack<T, N> packs[kRows][kAll];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const bool is_row = first + r < rows;
+    const bool is_row = first + r < rows && !is_zero(states, first + r);
     const T* data = values + (is_row ? first + r : first) * stride;
 #pragma unroll
     for (int i = 0; i < kAll; ++i)
@@ -92,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void row_square_sums(const void* values, quant::DType type, std::int64_t rows, std::int64_t cols, std::int64_t stride,
-                     double* sums, base::CudaStream stream) {
+                     double* sums, base::CudaStream stream, const std::uint8_t* states) {
   if (rows == 0) return;
   dispatch_floating(type, [&](auto element) {
     using T = decltype(element);
@@ -103,13 +110,16 @@ void row_square_sums(const void* values, quant::DType type, std::int64_t rows, s
       const T* data = static_cast<const T*>(values);
       if (cols <= kThreads * N)
         row_sums<kWhole, kWarp>
-            <<<blocks_for(rows, kThreads / kWarp), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+            <<<blocks_for(rows, kThreads / kWarp), kThreads, 0, stream>>>(data, rows, cols, stride, sums, states);
       else if (cols <= 2 * kThreads * N)
-        sums_of_rows<kWhole, 4, 2><<<blocks_for(rows, 4), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+        sums_of_rows<kWhole, 4, 2>
+            <<<blocks_for(rows, 4), kThreads, 0, stream>>>(data, rows, cols, stride, sums, states);
       else if (cols <= 4 * kThreads * N)
-        sums_of_rows<kWhole, 2, 4><<<blocks_for(rows, 2), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+        sums_of_rows<kWhole, 2, 4>
+            <<<blocks_for(rows, 2), kThreads, 0, stream>>>(data, rows, cols, stride, sums, states);
       else
-        row_sums<kWhole, kThreads><<<blocks_for(rows, 1), kThreads, 0, stream>>>(data, rows, cols, stride, sums);
+        row_sums<kWhole, kThreads>
+            <<<blocks_for(rows, 1), kThreads, 0, stream>>>(data, rows, cols, stride, sums, states);
     });
   });
   check_launch("row_square_sums");

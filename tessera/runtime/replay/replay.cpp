@@ -302,8 +302,13 @@ void Replay::issue_replicas(int index) {
   for (const schedule::ParameterId id : unit) bytes += total_bytes(entry(id).ways.replicas);
   const base::LaneMark mark = record(step_.timeline, trace_, static_cast<std::size_t>(reduction.issue), unit)
                                   .mark(mesh::Transfer::replicas, bytes);
-  for (const schedule::ParameterId id : unit)
-    replicas_.emplace_back(index, sum_entry(entry(id), step_, at(summed_, index), mark));
+  std::vector<shard::ReplicaSum> members;
+  for (const schedule::ParameterId id : unit) {
+    entry(id).sum_replicas();
+    members.push_back({&entry(id).parameter, &entry(id).replicas});
+  }
+  step_.statistics.reduced_bytes += bytes;
+  replicas_.emplace_back(index, sum_over_replicas(members, step_.parallel, at(summed_, index), mark));
 }
 
 void Replay::repeat() {

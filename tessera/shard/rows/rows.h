@@ -1,7 +1,8 @@
 // Exchanges rows of a table by index between the ranks that store parts of the table: the rows that a lookup reads, and
 // their gradients. The size of a message does not depend on the rows that are read. Every message contains the maximum
 // number of rows that a rank may read. In a message of a lookup, only the rows that the sender stores are valid. In a
-// message of gradients, only the rows that the sender has read are valid.
+// message of gradients, only the rows that the sender has read are valid. If one rank stores a compute part, there are
+// no messages, and RowReducer only adds the rows of a microbatch.
 #pragma once
 #include <cstdint>
 #include <memory>

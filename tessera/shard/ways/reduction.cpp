@@ -22,7 +22,7 @@ Reducer::Reducer(const ShardedParameter& parameter, const ParallelGroups& parall
     staging_type_ = parameter.gradient_type();
     return;
   }
-  if (parameter.by_rows) {
+  if (parameter.row_gradients) {
     const RowMessages& messages = rows_.emplace(parameter, parallel).messages();
     home_elements_ = messages.rows * messages.columns;
     gradient_bytes_ = static_cast<std::size_t>(messages.staging(types_));

@@ -60,15 +60,25 @@ Replicas::Replicas(const ShardedParameter& parameter, const ParallelGroups& para
   }
 }
 
-base::Fence Replicas::sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
-                          const base::LaneMark& mark) const {
-  if (!sum_) return written;
-  comm::Communicator& group = parallel.of(parameter.spec.domain, mesh::Transfer::replicas);
+base::Fence sum_over_replicas(std::span<const ReplicaSum> members, const ParallelGroups& parallel,
+                              const base::Fence& written, const base::LaneMark& mark) {
+  // An all_reduce alone receives fewer bytes, because its ranks exchange sums.
+  std::vector<comm::Movement> alone, together;
+  for (const auto& [parameter, replicas] : members)
+    if (const auto& sum = replicas->sum_)
+      (sum->collective().kind == layout::CollectiveKind::all_reduce ? alone : together)
+          .push_back({&*sum, parameter->main_grad.data(), parameter->state_gradient(), parameter->types.accumulator});
+  if (together.size() == 1) alone.push_back(together.front());
+  if (alone.empty() && together.empty()) return written;
+  comm::Communicator& group = parallel.of(members.front().parameter->spec.domain, mesh::Transfer::replicas);
   base::Lane& lane = group.lane();
   lane.wait(written);
   mark.begin(lane);
-  return mark.end(
-      lane, sum_->run(group, parameter.main_grad.data(), parameter.state_gradient(), parameter.types.accumulator));
+  base::Fence summed;
+  for (const comm::Movement& each : alone)
+    summed = each.redistribution->run(group, each.source, each.target, each.type);
+  if (together.size() > 1) summed = comm::sum_together(group, together);
+  return mark.end(lane, summed);
 }
 
 base::Fence Replicas::gather_updates(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,

@@ -3,8 +3,10 @@
 // replica updates only a part of the weights (ZeRO-1), the replicas also exchange the new weights. The results have the
 // same bits as an all-reduce and replicas that update all weights.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tessera/base/lanes/fence.h"
@@ -25,6 +27,17 @@ ReplicaExchange replica_sum(const RankParts& parts, int replicas);
 // Returns the layouts for the exchange of new weights. from: the parts that ranks update. to: the stored parts.
 ReplicaExchange replica_update(const RankParts& parts, int replicas);
 
+class Replicas;
+
+// A parameter whose gradient is summed over the replicas.
+struct ReplicaSum {
+  ShardedParameter* parameter = nullptr;
+  const Replicas* replicas = nullptr;
+};
+// Enqueues Replicas::sum of several parameters of one domain. Sums that end on one rank each travel in one transfer.
+base::Fence sum_over_replicas(std::span<const ReplicaSum> members, const ParallelGroups& parallel,
+                              const base::Fence& written, const base::LaneMark& mark = {});
+
 // The exchanges for one parameter, built once. The object contains only data, and must live until the work that it has
 // enqueued is done.
 class Replicas {
@@ -35,7 +48,9 @@ class Replicas {
   // `written`; with one replica, returns `written`. Collective over the replicas' group. When the returned fence is
   // done, main_grad contains the sum. If the state is split, only the state part of main_grad contains the sum.
   base::Fence sum(ShardedParameter& parameter, ParallelGroups& parallel, const base::Fence& written,
-                  const base::LaneMark& mark = {}) const;
+                  const base::LaneMark& mark = {}) const {
+    return sum_over_replicas(std::array{ReplicaSum{&parameter, this}}, parallel, written, mark);
+  }
 
   // Enqueues an in-place gather of the weight's state parts, after `written`. Called if the state is split. Collective
   // over the replicas' group. The weight is complete when the returned fence is done.
@@ -43,6 +58,9 @@ class Replicas {
                              const base::LaneMark& mark = {}) const;
 
  private:
+  friend base::Fence sum_over_replicas(std::span<const ReplicaSum>, const ParallelGroups&, const base::Fence&,
+                                       const base::LaneMark&);
+
   std::optional<comm::Redistribution> sum_;    // absent if there is one replica
   std::vector<comm::Redistribution> updates_;  // by plane; empty if the state is not split
 };

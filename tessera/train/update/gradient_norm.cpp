@@ -17,16 +17,18 @@ std::int64_t rows_of(const layout::LocalLayout& local) {
 }
 
 // Writes the sums of squares of these rows of main_grad, one piece after another.
-void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayout& local, double* sums,
+void append_row_sums(shard::ShardedParameter& parameter, const layout::LocalLayout& local, int replicas, double* sums,
                      base::CudaStream stream) {
   const quant::DType type = parameter.gradient_type();
+  const std::uint8_t* const all_states = parameter.states_of_rows(replicas);
   for (const layout::Piece& piece : local.pieces) {
     const std::byte* data = parameter.state_gradient() + shard::bytes_of(piece.offset, type);
     const layout::Box& box = piece.box;
+    const std::uint8_t* states = all_states == nullptr ? nullptr : all_states + piece.offset / box.cols;
     if (stream != nullptr)
-      base::cuda_only<ops::cuda::row_square_sums>(data, type, box.rows, box.cols, piece.stride, sums, stream);
+      base::cuda_only<ops::cuda::row_square_sums>(data, type, box.rows, box.cols, piece.stride, sums, stream, states);
     else
-      ops::row_square_sums(data, type, box.rows, box.cols, piece.stride, sums);
+      ops::row_square_sums(data, type, box.rows, box.cols, piece.stride, sums, states);
     sums += box.rows;
   }
 }
@@ -75,7 +77,8 @@ void GradientNorm::write_row_sums() {
   for (const Part& part : parts_) {
     shard::ShardedParameter& parameter = runtime_.parameter(part.id);
     if (!parameter.row_squares_written())
-      append_row_sums(parameter, part.local, next, runtime_.parallel().compute->stream());
+      append_row_sums(parameter, part.local, runtime_.parallel().cuts(parameter.spec.domain).replicas, next,
+                      runtime_.parallel().compute->stream());
     next += part.rows;
   }
 }

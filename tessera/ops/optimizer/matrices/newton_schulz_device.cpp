@@ -88,7 +88,7 @@ class DeviceIterations {
                                           .x_stride = x_stride_};
     for (std::int64_t i = 0; i < batch.count; ++i)
       cuda_only<cuda::row_square_sums>(element(batch.u, i * batch.stride), type_, batch.rows, batch.cols, batch.cols,
-                                       row_sums_ + i * batch.rows, stream_);
+                                       row_sums_ + i * batch.rows, stream_, /*states=*/nullptr);
     cuda_only<cuda::matrix_norms>(matrices, row_sums_, norms_, stream_);
     cuda_only<cuda::begin_iterations>(matrices, batch.u, norms_, x_, stream_);
     for (int step = 0; step < steps; ++step) {
