@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
-"""Tests flags that change the work of a GPU: against runs that must have the same bits, and against CPUs. The table in
-tests/README.md lists the test of each flag.
-
-One GPU is enough, because ranks may share it. TESSERA_E2E_JOBS is the number of runs of one rank at a time (default 4).
+"""Tests flags that change the work of a GPU: against runs that must have the same bits, and against CPUs. tests/README.md has a table of
+the flags. One GPU is enough, because ranks may share it. TESSERA_E2E_JOBS is the number of runs of one rank at a time (default 4).
 TESSERA_E2E=full transfers a million pieces in test_many_pieces.
 """
 import concurrent.futures
@@ -27,7 +25,8 @@ FULL = os.environ.get("TESSERA_E2E") == "full"
 STEPS = 6
 GRAPH = ("--cuda-graph", "on")
 POISON = ("--debug-poison", "on", "--gather-budget", "min", "--reduce-budget", "min")
-SPLIT, UNSPLIT = ("--sequence-parallel", "on"), ("--sequence-parallel", "off")  # whether tokens are sharded over tp
+SPLIT = ("--sequence-parallel", "on")  # shards tokens over tp
+UNSPLIT = ("--sequence-parallel", "off")
 FP8 = ("--gemm-format", "fp8", "--wire-format", "fp8")
 NVFP4 = ("--gemm-format", "nvfp4", "--wire-format", "nvfp4")
 MXFP8 = ("--gemm-format", "mxfp8", "--wire-format", "mxfp8")
@@ -35,7 +34,8 @@ CURRENT = ("--fp8-scaling", "current")
 MUON = ("--optimizer", "muon", "--lr", 3e-3)
 CODES = ("--tp-wire-format", "fp8")
 DROPOUT = ("--hidden-dropout", 0.2, "--embedding-dropout", 0.1)
-OVERLAP, WHOLE = ("--tp-overlap", "on"), ("--tp-overlap", "off")  # tokens travel over tp in pieces, or in whole transfers
+OVERLAP = ("--tp-overlap", "on")
+WHOLE = ("--tp-overlap", "off")  # tokens travel over tp in whole transfers
 # whole: products read stored bytes directly, because all sizes are multiples of 128. odd: operands are padded copies.
 SIZES = {
     "whole": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -405,7 +405,7 @@ class GpuFlags(unittest.TestCase):
     def test_muon(self):
         """Muon has the same bits with a graph, over gtp, with ZeRO-1 and with split masters, and losses close to those of CPUs."""
         one = Run((1, 1, 1), MUON, micro_batch=2)
-        small = one.plus("--moments", "bf16", "--muon-scale", "original", "--muon-nesterov", "off", "--muon-steps", 3)
+        small = one.plus("--moments", "bf16", "--muon-scale", "original", "--muon-nesterov", "off", "--muon-steps", 3, "--muon-momentum", 0.9)
         self.check_same([one, one.plus(*GRAPH), one.plus("--masters", "fp32"), *(one.plus(*f, mesh=(1, 2, 1)) for f in (POISON, GRAPH))],
                         [Run((1, 1, 2), (*MUON, "--zero", state, *GRAPH), micro_batch=2) for state in ("off", "on")],
                         [small, small.plus("--masters", "fp32", *GRAPH), small.plus("--debug-suppress", "2", mesh=(1, 2, 1))])

@@ -118,7 +118,9 @@ TEST(PlanOfMuonAgainstARun, EventsBytesAndArenasAreThoseOfTheRun) {
        {Words{{"optimizer", "muon"}}, Words{{"optimizer", "muon"}, {"gtp", "3"}, {"global_batch", "6"}},
         Words{{"optimizer", "muon"}, {"dtype", "bf16"}, {"gtp", "2"}, {"dp", "2"}},
         Words{{"optimizer", "muon"}, {"tp", "2"}, {"gtp", "2"}, {"wire_format", "fp8"}, {"dtype", "bf16"}}}) {
-    const StepPlan step = expect_as_planned(request_of(words, odd_model()));
+    StepPlanRequest request = request_of(words, odd_model());
+    request.gather_budget = request.reduce_budget = schedule::kMinimum;  // a run chooses other budgets from its times
+    const StepPlan step = expect_as_planned(request);
     EXPECT_GT(step.memory.matrices, 0);
   }
 }

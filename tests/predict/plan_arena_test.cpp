@@ -86,7 +86,10 @@ class PlanArena : public ::testing::TestWithParam<std::tuple<Model, nn::Recomput
       SCOPED_TRACE(fmt::format("gtp {}, {} microbatches, coalesced up to {}, {} times the smallest", gtp, microbatches,
                                coalesce_bytes, static_cast<double>(halves) / 2));
       EXPECT_LE(static_cast<double>(schedule.gather_arena), kMaxRatio * static_cast<double>(live_gathered(schedule)));
-      EXPECT_LE(static_cast<double>(schedule.reduce_arena), kMaxRatio * static_cast<double>(live_reduced(schedule)));
+      // The unit of vectors is in use through the whole backward pass. A unit may not fit into the bytes before it.
+      const std::int64_t hole = *std::ranges::max_element(schedule.reduce_bytes);
+      EXPECT_LE(static_cast<double>(schedule.reduce_arena - hole),
+                kMaxRatio * static_cast<double>(live_reduced(schedule)));
       EXPECT_LE(schedule.gather_arena, gathers);
       EXPECT_LE(schedule.reduce_arena, reductions);
     }

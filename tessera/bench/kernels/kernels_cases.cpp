@@ -267,9 +267,9 @@ std::function<void()> adamw_call(const Cases& c, const AdamWTypes& types, std::u
   const bool is_rounded = types.moments != c.wide();
   ops::StepScalars scalars = ops::step_scalars({.weight_decay = 0.1}, /*lr=*/1e-4, /*number=*/10);
   const std::vector<at::Tensor> owners = {master, weight, gradient, exp_avg, exp_avg_sq};
-  if (!c.bench().cuda) return [=] { ops::adamw(scalars, shard, {}, is_rounded); };
+  if (!c.bench().cuda) return [owners, scalars, shard, is_rounded] { ops::adamw(scalars, shard, {}, is_rounded); };
   const at::Tensor on_device = ops::view_of(&scalars, {sizeof scalars}, DType::u8).to(c.device());
-  return [=] {
+  return [owners, shard, on_device, is_rounded] {
     base::cuda_only<ops::cuda::adamw>({&shard, 1}, static_cast<const ops::StepScalars*>(on_device.data_ptr()), nullptr,
                                       ops::stream_of(on_device), is_rounded);
   };
