@@ -32,13 +32,13 @@ constexpr std::chrono::seconds kReportDelay{3};
 // Ends the process of a failed rank. Operations on the device may never finish, so no resource is released.
 class FailureExit {
  public:
-  FailureExit(int rank, std::function<void(const std::string&)> before_exit)
+  FailureExit(int rank, std::function<bool(const std::string&)> before_exit)
       : rank_(rank), before_exit_(std::move(before_exit)) {}
   // The first caller prints the line and ends the process.
   [[noreturn]] void report_and_exit(const std::string& error, int code = 1) {
     if (!reported_.test_and_set()) {
-      if (before_exit_) before_exit_(error);
-      fmt::print(stderr, "{}\n", failure_line(rank_, error));
+      const bool is_printed = !before_exit_ || before_exit_(error);
+      if (is_printed) fmt::print(stderr, "{}\n", failure_line(rank_, error));
       std::fflush(nullptr);
       std::_Exit(code);
     }
@@ -47,7 +47,7 @@ class FailureExit {
 
  private:
   const int rank_;
-  const std::function<void(const std::string&)> before_exit_;
+  const std::function<bool(const std::string&)> before_exit_;
   std::atomic_flag reported_;
 };
 

@@ -21,8 +21,9 @@ struct NcclRun {
   // Returns the device of each rank, given the number of visible GPUs. Called only without a launcher; under a launcher
   // a process uses the device of its local rank. Empty: rank i uses device i.
   std::function<std::vector<int>(int visible)> devices = {};
-  // Called with the error before the process of a failed rank ends. May be called on any thread.
-  std::function<void(const std::string& error)> before_exit = {};
+  // Called with the error before the process of a failed rank ends. May be called on any thread. Returns whether the
+  // error is printed.
+  std::function<bool(const std::string& error)> before_exit = {};
 };
 
 // Under torchrun, mpirun or srun, this process is one of the ranks: it joins the other ranks and calls `body`. Without

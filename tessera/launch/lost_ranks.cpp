@@ -194,12 +194,16 @@ LostRanks lost_ranks(const settings::ResolvedRun& run, const std::vector<int>& r
 
 std::string lost_ranks_text(const LostRanks& lost) {
   const bool is_one = lost.ranks.size() == 1;
-  std::string text = fmt::format("tessera: {} {} {} ended during the run; dead places: {}\n", is_one ? "rank" : "ranks",
-                                 rendezvous::rank_list(lost.ranks), is_one ? "has" : "have", to_text(lost.dead));
+  return fmt::format("tessera: {} {} {} ended during the run; dead places: {}\n{}", is_one ? "rank" : "ranks",
+                     rendezvous::rank_list(lost.ranks), is_one ? "has" : "have", to_text(lost.dead),
+                     continuation_text(lost));
+}
+
+std::string continuation_text(const LostRanks& lost) {
   if (!lost.run)
-    return text + fmt::format("tessera: the run cannot continue without {}: {}\n", is_one ? "it" : "them", lost.reason);
-  return text +
-         fmt::format("tessera: to continue {} with {} {}{}:\n  {}\n",
+    return fmt::format("tessera: the run cannot continue without {}: {}\n", lost.ranks.size() == 1 ? "it" : "them",
+                       lost.reason);
+  return fmt::format("tessera: to continue {} with {} {}{}:\n  {}\n",
                      lost.checkpoint.empty() ? "from step 0 (no checkpoint is complete)" : "from " + lost.checkpoint,
                      lost.run->mesh().ranks, lost.run->mesh().ranks == 1 ? "rank" : "ranks",
                      lost.launcher.empty() ? "" : fmt::format(" (add the other options of {})", lost.launcher),

@@ -48,6 +48,8 @@ LostRanks lost_ranks(const settings::ResolvedRun& run, const std::vector<int>& r
 // Returns the lines that are printed for the user: the dead places, the checkpoint and the command. Each line ends with
 // a newline.
 std::string lost_ranks_text(const LostRanks& lost);
+// Returns these lines without the first one, which names the ranks and the dead places.
+std::string continuation_text(const LostRanks& lost);
 
 // Writes resume-without.json into the run's folder `out`.
 void write_lost_ranks(const LostRanks& lost, const std::filesystem::path& out);

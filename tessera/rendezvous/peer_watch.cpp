@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -37,7 +38,7 @@ constexpr milliseconds kTogether{200};  // ranks that end within this time after
 constexpr milliseconds kStopSeen{100};  // interval between two calls of stop_requested
 constexpr milliseconds kStopBefore{
     400};  // if a stop request is older than the end of a rank by this time, the request is the cause of the end
-constexpr char kBye = 'b';
+constexpr std::string_view kBye = "bye";  // the last line of a rank that leaves
 
 // Lets the kernel close the connection if the peer's host does not answer for about half a minute.
 void detect_dead_hosts(const Socket& socket) {
@@ -83,14 +84,16 @@ class PeerWatch::Impl {
     if (options_.rank == 0 && options_.ranks <= kMaxWatched) address = listen();
     address = options_.share(address);
     if (options_.rank > 0) connect(address);
-    if (newcomers_ || options_.rank == 1) thread_ = std::thread([this] { serve(); });
+    if (newcomers_ || !connections_.empty() || options_.tick) thread_ = std::thread([this] { serve(); });
   }
   ~Impl() { stop(); }
 
   void leave() {
     stop();
-    for (const Connection& connection : connections_)
-      [[maybe_unused]] const ssize_t sent = ::send(connection.socket.get(), &kBye, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (Connection& connection : connections_) {
+      connection.outbox.append(kBye).push_back('\n');
+      flush(connection);
+    }
     connections_.clear();
     newcomers_.reset();
   }
@@ -99,6 +102,7 @@ class PeerWatch::Impl {
   struct Connection {
     int rank = 0;
     Socket socket;
+    std::string inbox = {}, outbox = {};  // received bytes of an incomplete line, and bytes that are not sent yet
   };
 
   // Returns the address for the other ranks, or an empty text if this host has no free port.
@@ -133,7 +137,7 @@ class PeerWatch::Impl {
 
   void serve() {
     pthread_setname_np(pthread_self(), "peer watch");
-    while (!is_reported_ && look()) {
+    while (look()) {
     }
     if (!is_reported_ && !lost_.empty()) report();
   }
@@ -144,14 +148,16 @@ class PeerWatch::Impl {
     for (const Connection& connection : connections_)
       files.push_back({.fd = connection.socket.get(), .events = POLLIN, .revents = 0});
     if (newcomers_) newcomers_->add_files(files);
-    const milliseconds limit = lost_.empty() ? kStopSeen : kTogether / 4;
+    const milliseconds limit = lost_.empty() || is_reported_ ? kStopSeen : kTogether / 4;
     if (::poll(files.data(), files.size(), static_cast<int>(limit.count())) < 0) return errno == EINTR;
     if (!stop_seen_ && options_.stop_requested && options_.stop_requested()) stop_seen_ = WatchClock::now();
     for (std::size_t i = 0; i < connections_.size(); ++i)
       if (files[i + 1].revents != 0) receive(connections_[i]);
     std::erase_if(connections_, [](const Connection& connection) { return !connection.socket; });
     if (newcomers_) accept();
-    if (!lost_.empty() && WatchClock::now() - first_loss_ > kTogether) report();
+    if (!is_reported_ && !lost_.empty() && WatchClock::now() - first_loss_ > kTogether) report();
+    send_line();
+    if (options_.tick) options_.tick();
     return files[0].revents == 0;
   }
 
@@ -165,16 +171,46 @@ class PeerWatch::Impl {
 
   // Reads the bytes that have arrived. Closes the connection if the peer has ended or has left.
   void receive(Connection& connection) {
-    std::array<char, 64> bytes{};
+    std::array<char, 4096> bytes{};
     const ssize_t count = ::recv(connection.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    const bool has_left = count > 0 && std::find(bytes.begin(), bytes.begin() + count, kBye) != bytes.begin() + count;
-    if (count > 0 && !has_left) return;
-    if (!has_left) add_loss(connection.rank);
-    connection.socket = Socket();
+    if (count <= 0) {
+      add_loss(connection.rank);
+      connection.socket = Socket();
+      return;
+    }
+    std::string& inbox = connection.inbox;
+    inbox.append(bytes.data(), static_cast<std::size_t>(count));
+    for (std::size_t end = 0; (end = inbox.find('\n')) != std::string::npos; inbox.erase(0, end + 1)) {
+      const std::string line = inbox.substr(0, end);
+      if (line == kBye) {
+        connection.socket = Socket();
+        return;
+      }
+      if (options_.received) options_.received(connection.rank, line);
+    }
+    if (inbox.size() > kLongestLine) connection.socket = Socket();  // another program
+  }
+
+  // Sends this rank's line. A peer that does not read gets no further line until it has read the last one.
+  void send_line() {
+    if (!options_.line) return;
+    const std::string line = options_.line();
+    if (line.empty()) return;
+    for (Connection& connection : connections_) {
+      if (connection.outbox.empty()) connection.outbox = line + '\n';
+      flush(connection);
+    }
+  }
+
+  static void flush(Connection& connection) {
+    const std::string& text = connection.outbox;
+    const ssize_t sent = ::send(connection.socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) connection.outbox.erase(0, static_cast<std::size_t>(sent));
   }
 
   void add_loss(int rank) {
+    if (options_.rank > 1 || is_reported_) return;
     const auto now = WatchClock::now();
     if (stop_seen_ && now - *stop_seen_ > kStopBefore) return;
     if (lost_.empty()) first_loss_ = now;

@@ -1,4 +1,5 @@
-// Detects that the process of another rank has ended, while the ranks of a run wait for each other.
+// Detects that the process of another rank has ended, while the ranks of a run wait for each other, and tells rank 0
+// what each rank does.
 #pragma once
 #include <chrono>
 #include <functional>
@@ -13,8 +14,9 @@ namespace tessera::rendezvous {
 // rank whose connection cannot be made is not watched, and no rank is watched if there are more than kMaxWatched ranks.
 // Rank 0 listens on a free port until all ranks have connected (newcomers.h).
 //
-// Rank 0 reports when other ranks end, and rank 1 reports when rank 0 ends. On ranks 0 and 1, a thread of the object
-// calls `lost`.
+// Rank 0 reports when other ranks end, and rank 1 reports when rank 0 ends. A thread of the object calls the functions
+// of Options below `share`. Every rank sends its lines to rank 0,
+// and rank 0 sends its lines to all ranks. A rank whose process is stopped sends no lines.
 class PeerWatch {
  public:
   static constexpr int kMaxWatched = 512;  // limits the number of sockets that rank 0 opens
@@ -30,8 +32,13 @@ class PeerWatch {
     std::function<void(const std::vector<int>&)> lost;
     // Returns whether the user asked the run to stop. Ranks that end long after such a request are not reported.
     std::function<bool()> stop_requested;
+    // The three functions below may be empty. `line` is called about 10 times a second. It returns a line that this
+    // rank sends, without '\n' and with at most kLongestLine bytes, or an empty text.
+    std::function<std::string()> line = {};
+    std::function<void(int rank, const std::string& line)> received = {};  // called with the line of another rank
+    std::function<void()> tick = {};                                       // called about 10 times a second
   };
-  static constexpr std::size_t kLongestAddress = 1023;
+  static constexpr std::size_t kLongestAddress = 1023, kLongestLine = 65536;
 
   // Collective. Connects the ranks, which takes at most a few seconds, or `connecting` if other programs disturb rank
   // 0.

@@ -51,10 +51,12 @@ class EndSignals {
     // A blocked signal is not ignored, so ignored signals are not blocked.
     for (const int signal : kStopSignals)
       if (!is_ignored(signal)) sigaddset(&set_, signal);
+    sigaddset(&set_, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
     mask_of_rank_ = before_;
     for (const int signal : kStopSignals)
       if (sigismember(&set_, signal) == 1) sigaddset(&mask_of_rank_, signal);
+    sigaddset(&mask_of_rank_, SIGUSR2);
   }
   ~EndSignals() {
     pthread_sigmask(SIG_SETMASK, &before_, nullptr);
@@ -170,7 +172,8 @@ int run_processes(int ranks, std::chrono::milliseconds grace, const std::functio
     int signal = signals.next(kLook);
     if (signal == 0 && !requests.any() && stop_requested && stop_requested()) signal = SIGTERM;
     if (signal != 0) signal_all(processes, signal);
-    if (signal != 0 && requests.add(signal, steady_now()) > 1) limit.shorten(kEndAtOnce, "a second request to stop");
+    if (signal != 0 && signal != SIGUSR2 && requests.add(signal, steady_now()) > 1)
+      limit.shorten(kEndAtOnce, "a second request to stop");
     if (limit.is_over()) signal_all(processes, SIGKILL);
     for (int rank = 0; rank < ranks; ++rank) {
       pid_t& process = processes[static_cast<std::size_t>(rank)];

@@ -22,7 +22,9 @@
 #include "tessera/launch/process_settings.h"
 #include "tessera/rendezvous/connecting.h"
 #include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/states/rank_state.h"
 #include "tessera/rendezvous/stop_requests.h"
+#include "tessera/run/hang_watch.h"
 #include "tessera/run/loop.h"
 #include "tessera/run/rank_watch.h"
 #include "tessera/run/run_setup.h"
@@ -43,6 +45,7 @@ int launch_local(const settings::TrainConfig& command, const std::filesystem::pa
   launch::set_up_process(setup.run->threads, setup.run->deterministic);
   RunFiles files(setup);
   if (files.is_finished()) return 0;
+  const TablePrinter printer;
   comm::LocalOptions options;
   options.timeout = milliseconds(setup.run->timeout_s);
   try {
@@ -127,8 +130,8 @@ int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig
     return 0;
   }
   check_mpi_processes(*world, launched, started.size);
+  RankWatch watch;
   try {
-    RankWatch watch;
     train_with_processes(*world, command, configs, stop_requested, watch);
     return 0;
   } catch (const InputError&) {
@@ -140,7 +143,7 @@ int launch_mpi(const settings::TrainConfig& command, const settings::TrainConfig
   } catch (const base::OutOfMemory& error) {
     abort_with(launch::failure_line(world->rank(), error.what()) + "\n", 2);
   } catch (const std::exception& error) {
-    abort_with(launch::failure_line(world->rank(), error.what()) + "\n");
+    abort_with(watch.is_hang_reported() ? "" : launch::failure_line(world->rank(), error.what()) + "\n");
   }
 }
 
@@ -179,7 +182,11 @@ int launch_nccl(const settings::TrainConfig& command, const settings::TrainConfi
       .stop_requested = stop_requested,
       .ranks = ranks,
       .started = [&known](int rank, int processes) { return settings::started_rank(known.mesh, rank, processes); },
-      .before_exit = [&](const std::string& error) { watch.leave(error); }};
+      .before_exit =
+          [&](const std::string& error) {
+            watch.leave(error);
+            return !watch.is_hang_reported();
+          }};
   if (known.mesh.has_unused_places()) run.devices = [&known](int visible) { return devices_of(known, visible); };
   return launch::run_with_nccl(
       run, [&](comm::World& world) { train_with_processes(world, command, configs, stop_requested, watch); });
@@ -198,6 +205,7 @@ std::int64_t replicas_of_launcher(const settings::TrainConfig& known) {
 
 int launch(settings::TrainConfig command, const std::filesystem::path& configs, const base::Environment& environment,
            const StopRequested& stop_requested) {
+  rendezvous::accept_table_requests();
   settings::TrainConfig known = hub::with_stored_ranks(command);
   settings::check_mesh_limits(known.mesh);
   if (known.mesh.dp == 0 && known.mesh.has_unused_places())

@@ -6,6 +6,7 @@
 #include <functional>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -15,6 +16,7 @@
 #include "tessera/hub/initial_weights.h"
 #include "tessera/launch/process_settings.h"
 #include "tessera/predict/model_flops.h"
+#include "tessera/rendezvous/states/rank_state.h"
 #include "tessera/run/deadlines.h"
 #include "tessera/run/pauses.h"
 #include "tessera/run/suppressions.h"
@@ -76,6 +78,7 @@ class Loop {
 
   // Gives the trainer its initial state. Called once, before run().
   void start() {
+    note(setup_.first_step - 1, "start");
     if (!setup_.checkpoint && setup_.run->init.empty())
       return train::set_initial_values(trainer_.runtime(), setup_.run->seed);
     if (!setup_.checkpoint) {
@@ -126,11 +129,17 @@ class Loop {
     summary_.matrix_bytes = trainer_.optimizer().matrix_bytes();
     summary_.expert_room = trainer_.expert_room();
     summary_.suppressed_by = suppressions_.by_counter();
-    if (files_ != nullptr) files_->finish(summary_);
+    note(summary_.last_step, "end");
+    on_first_rank("", [&] { files_->finish(summary_); });
     if (!failed_save_.empty()) throw checkpoint::AgreedError("the last checkpoint was not saved: {}", failed_save_);
   }
 
  private:
+  // Tells a user who asks, or who reads which rank hangs, what this rank does.
+  void note(std::int64_t step, std::string_view phase) {
+    rendezvous::note_phase(trainer_.parallel().rank, step, phase);
+  }
+
   // The requests of this rank. Only rank 0 looks at the clock.
   telemetry::Requests requests() const {
     const double now = process_seconds();
@@ -157,6 +166,7 @@ class Loop {
   }
 
   void enqueue(std::int64_t step) {
+    note(step, "training");
     trainer_.runtime().measure_waits(is_measured(step));
     trainer_.runtime().measure_pace(graph_hint_.is_measured(step - setup_.first_step));
     const train::StepInput input = train::training_input(*setup_.data, shape_, trainer_.parallel(), step);
@@ -326,6 +336,7 @@ class Loop {
         .micro_batch = run->micro_batch, .seq_len = run->seq_len, .samples = step < run->steps ? run->eval_samples : 0};
     telemetry::LossBySet losses;
     double evaluated = 0;
+    note(step, "evaluation");
     vote_to_stop();
     for (const HeldOut& set : setup_.valid) {
       const auto samples = static_cast<double>(train::evaluated_samples(*set.data, shape));
@@ -361,6 +372,7 @@ class Loop {
   void save(std::int64_t step) {
     save_requested_ = false;
     saved_step_ = step;
+    note(step, "save");
     const std::filesystem::path checkpoints = hub::RunDirectory(setup_.run->out).checkpoints();
     const std::filesystem::path folder = checkpoints / checkpoint::step_folder_name(step);
     if (step == setup_.first_step - 1 && setup_.checkpoint &&

@@ -1,21 +1,16 @@
 #include "tessera/run/rank_watch.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
+#include <csignal>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "tessera/base/device.h"
-#include "tessera/launch/lost_ranks.h"
 #include "tessera/rendezvous/host.h"
-#include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/stop_requests.h"
+#include "tessera/run/lost_report.h"
 
 namespace tessera::run {
 namespace {
@@ -36,22 +31,6 @@ bool is_one_host(comm::Communicator& group) {
   return std::ranges::count(all, own) == group.size();
 }
 
-void report_lost(const RunSetup& setup, const std::vector<int>& ranks) {
-  try {
-    launch::CommandPlace place{.program = program_invocation_name,
-                               .launch = rendezvous::read_ranks(rendezvous::own_variables()),
-                               .devices = static_cast<int>(base::cuda_device_count())};
-    if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) place.visible = visible;
-    const launch::LostRanks lost =
-        launch::lost_ranks(setup.run, ranks, place, setup.checkpoint.value_or(std::filesystem::path()));
-    fmt::print(stderr, "{}", launch::lost_ranks_text(lost));
-    std::fflush(stderr);
-    launch::write_lost_ranks(lost, setup.run->out);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "tessera: no command to continue without the lost ranks: {}\n", error.what());
-  }
-}
-
 }  // namespace
 
 RankWatch::~RankWatch() {
@@ -59,22 +38,44 @@ RankWatch::~RankWatch() {
 }
 
 void RankWatch::start(comm::Communicator& group, const RunSetup& setup, const StopRequested& stop_requested) {
-  if (group.size() == 1) return;
-  auto watch = std::make_unique<rendezvous::PeerWatch>(
-      rendezvous::PeerWatch::Options{.rank = group.rank(),
-                                     .ranks = group.size(),
-                                     .is_one_host = is_one_host(group),
-                                     .share = [&](const std::string& text) { return share_text(group, text); },
-                                     .lost = [&setup](const std::vector<int>& ranks) { report_lost(setup, ranks); },
-                                     .stop_requested = stop_requested});
+  if (group.size() == 1) {
+    const std::lock_guard lock(mutex_);
+    table_.emplace();
+    return;
+  }
+  auto hangs = std::make_unique<HangWatch>(setup, group.rank(), group.size());
+  HangWatch& seen = *hangs;
+  auto watch = std::make_unique<rendezvous::PeerWatch>(rendezvous::PeerWatch::Options{
+      .rank = group.rank(),
+      .ranks = group.size(),
+      .is_one_host = is_one_host(group),
+      .share = [&](const std::string& text) { return share_text(group, text); },
+      .lost = [&setup](const std::vector<int>& ranks) { report_lost(setup, ranks); },
+      .stop_requested = stop_requested,
+      .line = [&seen] { return seen.line(); },
+      .received = [&seen](int rank, const std::string& line) { seen.received(rank, line); },
+      .tick = [&seen] { seen.tick(); }});
   const std::lock_guard lock(mutex_);
+  hangs_ = std::move(hangs);
   watch_ = std::move(watch);
 }
 
 void RankWatch::leave(std::string_view error) {
   const std::lock_guard lock(mutex_);
   has_failed_device_ = has_failed_device_ || is_device_failure(error);
+  if (hangs_ != nullptr && !error.empty() && !has_left_) {
+    // When a launcher ends the ranks, its signal is not a request to stop the run.
+    if (error.find("time limit of") != std::string_view::npos)
+      for (const int signal : rendezvous::kStopSignals) std::signal(signal, SIG_IGN);
+    is_hang_reported_ = hangs_->report(error);
+  }
+  has_left_ = true;
   if (watch_ != nullptr && !has_failed_device_) watch_->leave();
+}
+
+bool RankWatch::is_hang_reported() {
+  const std::lock_guard lock(mutex_);
+  return is_hang_reported_;
 }
 
 bool is_device_failure(std::string_view message) {

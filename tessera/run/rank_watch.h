@@ -1,11 +1,14 @@
-// Watches the ranks of a run if ranks are processes. If a rank ends, reports how the run continues without this rank.
+// Watches the ranks of a run if ranks are processes. If a rank ends or hangs, reports how the run continues without
+// this rank.
 #pragma once
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "tessera/comm/communicator.h"
 #include "tessera/rendezvous/peer_watch.h"
+#include "tessera/run/hang_watch.h"
 #include "tessera/run/run_setup.h"
 #include "tessera/run/stop_vote.h"
 
@@ -27,11 +30,18 @@ class RankWatch {
   // Ends the watch, so that the other ranks do not report the end of this rank. `error` is the message of the error
   // that ends this rank, or empty. After a GPU error (is_device_failure) this call does nothing, and the place of this
   // rank counts as dead.
+  //
+  // If this rank has waited for other ranks until the time limit, the first call with an error takes a few seconds, in
+  // which the rank that hangs is reported (hang_watch.h).
   void leave(std::string_view error = "");
+  // Returns whether leave() has reported the rank that hangs, so that the error of this rank need not be printed.
+  bool is_hang_reported();
 
  private:
   std::mutex mutex_;
-  bool has_failed_device_ = false;
+  bool has_failed_device_ = false, has_left_ = false, is_hang_reported_ = false;
+  std::optional<TablePrinter> table_;  // if there is one rank
+  std::unique_ptr<HangWatch> hangs_;   // outlives watch_, whose thread uses it
   std::unique_ptr<rendezvous::PeerWatch> watch_;
 };
 

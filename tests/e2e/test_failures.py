@@ -232,7 +232,8 @@ class LostRank(unittest.TestCase):
         for line in lines:
             self.assertIn("time limit", line)
             self.assertIn("--timeout-s", line)
-            self.assertIn("--resume latest", line)
+        self.assertRegex(lines[0], "^tessera: rank [0-2] hangs: ")
+        self.assertIn("train --resume latest --out", text)
 
     def test_a_killed_rank(self):
         seconds, code, _ = self.lose("killed", signal.SIGKILL)

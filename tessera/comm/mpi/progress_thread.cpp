@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/comm/mpi/task.h"
 #include "tessera/rendezvous/launcher.h"
+#include "tessera/rendezvous/states/rank_state.h"
 
 namespace tessera::comm {
 namespace {
@@ -27,6 +28,8 @@ constexpr int kPauseShare = 8;
 constexpr microseconds kIdlePause{100000};
 // Statuses are polled less often, because a status is needed only if some rank has already waited for a long time.
 constexpr microseconds kBoardPause{4000};
+// A task that is pending for this time is a wait for other ranks.
+constexpr std::chrono::milliseconds kNotedWait{200};
 
 // The longest time that MPI may keep the buffers of operations after a failure.
 constexpr std::chrono::milliseconds kReleasing{500};
@@ -257,6 +260,8 @@ void MpiProgress::start(Tasks fresh, Tasks& active) {
   for (auto& task : fresh) {
     try {
       if (!is_over()) task->start(*task);
+      rendezvous::note_operation(rank_, task->label, false);
+      next_note_ = Clock::now() + kNotedWait;
     } catch (const std::exception& error) {
       fail(*task, error.what());
     }
@@ -295,6 +300,16 @@ void MpiProgress::check_limits(const Tasks& active) {
     else if (cancelled.contains(task->context))
       fail(*task, "the rank is ending with another error");
   }
+}
+
+void MpiProgress::note_waits(const Tasks& active) {
+  if (active.empty() && std::exchange(is_wait_noted_, false)) rendezvous::note_operation(rank_, last_label_, false);
+  if (active.empty() || Clock::now() < next_note_) return;
+  const auto first = std::ranges::min_element(active, {}, [](const auto& task) { return task->deadline; });
+  last_label_ = (*first)->label;
+  rendezvous::note_operation(rank_, last_label_, true, (*first)->missing_ranks());
+  is_wait_noted_ = true;
+  next_note_ = Clock::now() + kNotedWait;
 }
 
 // Called after a failure, before callers free the buffers of their operations. Waits until MPI has finished with these
@@ -367,6 +382,7 @@ void MpiProgress::serve() {
     start(std::move(fresh), active);
     progressed = advance(active) || progressed;
     progressed = poll_boards(Clock::now()) || progressed;
+    if (!is_over()) note_waits(active);
     check_limits(active);
     if (is_over()) {
       if (!std::exchange(released, true)) release(active);

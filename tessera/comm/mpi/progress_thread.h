@@ -88,6 +88,8 @@ class MpiProgress {
   void start(Tasks fresh, Tasks& active);
   bool advance(Tasks& active);
   void check_limits(const Tasks& active);
+  // Tells rank_state.h for which ranks this rank waits.
+  void note_waits(const Tasks& active);
   bool poll_boards(MpiDeadline now);
   void fail(Task& task, const std::string& what);
   void fail(const std::string& label, const std::string& what);
@@ -107,6 +109,9 @@ class MpiProgress {
   bool failed_ = false, closing_ = false, abandoned_ = false;
   std::shared_ptr<MpiBoardMessages> board_messages_;  // null until there are boards
   MpiContext boards_context_ = 0;
+  MpiDeadline next_note_{};         // time from which a pending task is noted; only the thread accesses it
+  bool is_wait_noted_ = false;      // as next_note_
+  std::string last_label_;          // label of the task that was noted last; as next_note_
   MpiDeadline next_poll_{};         // time of the next poll of the boards; only the thread accesses it
   std::vector<MPI_Comm> contexts_;  // by MpiContext; only the thread accesses it
   base::Fence ended_;               // done when the thread has ended

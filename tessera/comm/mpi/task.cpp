@@ -97,6 +97,14 @@ bool MpiProgress::Task::is_released() {
   return true;
 }
 
+std::vector<int> MpiProgress::Task::missing_ranks() const {
+  std::set<int> ranks;
+  for (std::size_t i = 0; i < handles.size() && i < requests.size(); ++i)
+    if (handles[i] != MPI_REQUEST_NULL) ranks.insert(requests[i].peer);
+  if (ranks.contains(-1)) return {};
+  return {ranks.begin(), ranks.end()};
+}
+
 std::string MpiProgress::Task::missing() const {
   std::set<int> senders, receivers;
   bool all = false;

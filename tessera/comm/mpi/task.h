@@ -47,7 +47,8 @@ struct MpiProgress::Task {
   void cancel_receives();
   // Called after cancel_receives. Polls once and returns whether MPI has finished with all buffers of the task.
   bool is_released();
-  std::string missing() const;  // "nothing received from rank 3; not received by ranks 1, 2"
+  std::vector<int> missing_ranks() const;  // world ranks; empty: not known
+  std::string missing() const;             // "nothing received from rank 3; not received by ranks 1, 2"
 
  private:
   std::vector<int> indices_;

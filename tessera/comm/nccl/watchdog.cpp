@@ -6,6 +6,7 @@
 
 #include "tessera/base/device.h"
 #include "tessera/base/error.h"
+#include "tessera/rendezvous/states/rank_state.h"
 
 namespace tessera::comm {
 namespace {
@@ -136,6 +137,10 @@ std::exception_ptr NcclWatchdog::fail_all(const std::shared_ptr<NcclWatch>& fail
   std::lock_guard failing(failing_);
   if (auto known = failure()) return known;
   const auto all = watches();
+  std::string pending;  // the peers do not say for which ranks a rank waits
+  for (const auto& watch : all)
+    if (pending.empty()) pending = watch->label();
+  rendezvous::note_operation(rank_, pending, !pending.empty());
   text += report_to_peers(all, failed_watch.get(), text);
   const auto error = make_error(text);
   {
