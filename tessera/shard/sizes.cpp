@@ -231,7 +231,8 @@ schedule::ParameterSize parameter_size(const ParameterSpec& spec, const Paramete
   Ways most = WayBytes(spec, layouts, types, cuts, by_rows).most();
   schedule::ParameterSize size{.name = spec.name,
                                .domain = spec.domain,
-                               .is_vector = spec.dims.size() == 1,
+                               // Unequal replicas have other units, but sum over replicas in one order.
+                               .is_vector = spec.dims.size() == 1 && cuts.shapes.empty(),
                                .gather = std::move(most.gather),
                                .reduce = std::move(most.reduce),
                                .replicas = std::move(most.replicas),

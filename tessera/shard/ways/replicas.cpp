@@ -62,12 +62,16 @@ Replicas::Replicas(const ShardedParameter& parameter, const ParallelGroups& para
 
 base::Fence sum_over_replicas(std::span<const ReplicaSum> members, const ParallelGroups& parallel,
                               const base::Fence& written, const base::LaneMark& mark) {
-  // An all_reduce alone receives fewer bytes, because its ranks exchange sums.
   std::vector<comm::Movement> alone, together;
-  for (const auto& [parameter, replicas] : members)
-    if (const auto& sum = replicas->sum_)
-      (sum->collective().kind == layout::CollectiveKind::all_reduce ? alone : together)
-          .push_back({&*sum, parameter->main_grad.data(), parameter->state_gradient(), parameter->types.accumulator});
+  for (const auto& [parameter, replicas] : members) {
+    const auto& sum = replicas->sum_;
+    if (!sum) continue;
+    // An all_reduce alone receives fewer bytes, because its ranks exchange sums. Unequal replicas have other units.
+    const bool is_alone = sum->collective().kind == layout::CollectiveKind::all_reduce ||
+                          !parallel.cuts(parameter->spec.domain).shapes.empty();
+    (is_alone ? alone : together)
+        .push_back({&*sum, parameter->main_grad.data(), parameter->state_gradient(), parameter->types.accumulator});
+  }
   if (together.size() == 1) alone.push_back(together.front());
   if (alone.empty() && together.empty()) return written;
   comm::Communicator& group = parallel.of(members.front().parameter->spec.domain, mesh::Transfer::replicas);

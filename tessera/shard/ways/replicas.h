@@ -34,7 +34,8 @@ struct ReplicaSum {
   ShardedParameter* parameter = nullptr;
   const Replicas* replicas = nullptr;
 };
-// Enqueues Replicas::sum of several parameters of one domain. Sums that end on one rank each travel in one transfer.
+// Enqueues Replicas::sum of several parameters of one domain. If the replicas are equal, sums that end on one rank each
+// travel in one transfer.
 base::Fence sum_over_replicas(std::span<const ReplicaSum> members, const ParallelGroups& parallel,
                               const base::Fence& written, const base::LaneMark& mark = {});
 
